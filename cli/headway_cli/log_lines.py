@@ -1,4 +1,4 @@
-"""Lines of a job's logs, by the process that wrote them: from a local job's folder, or from the store."""
+"""Reads the lines of a job's logs, from a local job's folder or from the store."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Role(StrEnum):
 
 
 class Line(NamedTuple):
-    """One line, and its writer."""
+    """One line of a log, and the pod that wrote it."""
 
     writer: str
     text: str
@@ -39,16 +39,18 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which lines."""
+    """Selects lines of logs."""
 
     role: Role | None = None
-    """None: every role."""
+    """Role whose processes' lines are wanted; None for every role."""
     tail: int | None = None
-    """The number of last lines of each process; None: all."""
+    """Maximum last lines of each process; None for all lines."""
 
     def takes(self, role: str | None, container: str) -> bool:
-        """Whether lines of a process of that role are wanted. An agent in its sandbox writes there as the
-        container `runner`."""
+        """Whether lines of a container are wanted, in a pod of that role.
+
+        An agent that runs in its episode's sandbox is the container `runner` of the sandbox pod.
+        """
         if self.role is None:
             return True
         if self.role is Role.AGENT:
@@ -56,19 +58,19 @@ class Wanted:
         return role == self.role and container != names.RUNNER
 
     def last(self, text: str) -> list[str]:
-        """The wanted lines of a whole log."""
+        """The wanted lines of a complete log."""
         lines = text.splitlines()
         return lines if self.tail is None else lines[max(0, len(lines) - self.tail) :]
 
 
 def stems(kind: str | None, name: str) -> tuple[str, ...]:
-    """Prefixes of the names of a job's pods; those of both kinds if the kind is not known."""
+    """Prefixes of the names of a job's pods. If the kind is not known, the prefixes for both kinds."""
     kinds = (names.TRAINING_KIND, names.EVAL_KIND) if kind is None else (kind,)
     return tuple(names.stem(each, name) for each in kinds)
 
 
 def role_of(pod: str, begins: Iterable[str]) -> str | None:
-    """The role of a pod by its name; None for a pod of no job."""
+    """The role in a pod's name; None if the name has none of the prefixes `begins`."""
     for stem in begins:
         rest = pod.removeprefix(f"{stem}-")
         for role in (*names.ROLES, names.JUDGE):
@@ -78,12 +80,12 @@ def role_of(pod: str, begins: Iterable[str]) -> str | None:
 
 
 def of_folder(folder: Path, begins: Sequence[str], wanted: Wanted) -> Iterator[Line]:
-    """The logs of a local job; the log that was written to last is at the end.
+    """Lines of a local job's logs. The log that was written to last comes last.
 
     Args:
-        folder: the job's `logs`.
-        begins: prefixes from `stems`.
-        wanted: which lines.
+        folder: the job's folder `logs`.
+        begins: prefixes of the job's pods, from `stems`.
+        wanted: which lines to read.
     """
     for path in _files(folder, begins, wanted):
         for text in wanted.last(path.read_text(errors="replace")):
@@ -91,7 +93,7 @@ def of_folder(folder: Path, begins: Sequence[str], wanted: Wanted) -> Iterator[L
 
 
 def followed(folder: Path, begins: Sequence[str], wanted: Wanted) -> Iterator[Line]:
-    """The logs of a local job, then new lines without end, also those of new processes."""
+    """Lines of a local job's logs, then new lines without end, also those of new processes."""
     known: dict[Path, Growing] = {}
     while True:
         for path in _files(folder, begins, wanted):
@@ -105,7 +107,7 @@ def followed(folder: Path, begins: Sequence[str], wanted: Wanted) -> Iterator[Li
 
 
 class Growing:
-    """A log that is written to."""
+    """A log file that a process still writes to."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -128,7 +130,8 @@ def _files(folder: Path, begins: Sequence[str], wanted: Wanted) -> list[Path]:
 
 
 def of_store(run: StoredRun, begins: Sequence[str], wanted: Wanted) -> Iterator[Line]:
-    """The last part of its log that each process has kept (`headway_api.last_logs`)."""
+    """Lines of the logs that processes stored at their end: the last part of each
+    (`headway_api.last_logs`)."""
     folder = run.layout.logs
     with readable(folder):
         places = [(uri, *_process(uri, folder)) for uri in run.store.list(folder) if uri.endswith(LOG)]
@@ -139,6 +142,6 @@ def of_store(run: StoredRun, begins: Sequence[str], wanted: Wanted) -> Iterator[
 
 
 def _process(uri: str, folder: str) -> tuple[str, str]:
-    """Pod and container of `logs/<pod>/<container>.log`; an empty pod for any other object."""
+    """Pod and container in the key `logs/<pod>/<container>.log`; an empty pod for any other object."""
     pod, _, container = uri.removeprefix(f"{folder}/").removesuffix(LOG).rpartition("/")
     return pod, container

@@ -1,4 +1,4 @@
-"""Names like one that does not exist. Pure."""
+"""Suggests existing names that are similar to a name that does not exist. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from difflib import get_close_matches
 from typing import Final
 
 MAX_SUGGESTIONS: Final = 3
-"""Maximum names that are suggested instead of one that does not exist."""
+"""Maximum names that are suggested."""
 ALIKE: Final = 0.5
-"""Least similarity, from 0 to 1, of a name that is suggested."""
+"""Minimum similarity, from 0 to 1, of a name that is suggested."""
 
 
 def near(name: str, known: Iterable[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Fields that an API server does not know and this command does: the cluster has an older Headway. Pure."""
+"""Finds fields that this command knows and the cluster's older Headway does not. Pure."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ INDEX: Final = re.compile(r"\[[^\]]*\]")
 
 
 def unknown(message: str) -> list[str]:
-    """The fields that an API server's message says it does not know, such as spec.algorithm.loss."""
+    """The fields that an API server does not know according to its message, such as spec.algorithm.loss."""
     return [decoded or applied for decoded, applied in UNKNOWN.findall(message)]
 
 
 def newer(kind: str, message: str) -> list[str]:
-    """The unknown fields that this version of the kind has."""
+    """The unknown fields in `message` that this command's version of the kind has."""
     return [field for field in unknown(message) if _has(_schema(kind), field)]
 
 

@@ -1,7 +1,7 @@
-"""How fast a job runs, from the observed changes of its status. Pure.
+"""Computes how fast a job runs, from observed changes of its status. Pure.
 
-A status has totals, but not when they changed. So a rate is measured between two observed changes. The first
-status may show an old total, so it does not count as a change.
+A status has totals, but not the times of their changes. So a rate is measured between two observed changes.
+The first observed total may be old, so it does not count as a change.
 """
 
 from __future__ import annotations
@@ -14,26 +14,30 @@ from headway_api.document import Json
 from headway_cli import status_values
 
 WINDOW_SECONDS: Final = 1800.0
-"""Window of a rate, in seconds."""
+"""Seconds from the oldest change that a rate uses to now."""
 MAX_CHANGES: Final = 512
 LEAST_SECONDS: Final = 2.0
-"""Changes closer together than this give no rate."""
+"""Minimum seconds between the first and the last change that give a rate."""
 SILENT_SECONDS: Final = 60.0
 SILENT_GAPS: Final = 3
-"""A total no longer has a rate if it did not change for a minute, and for this many times its usual gap."""
+"""A total no longer has a rate if it has not changed for SILENT_SECONDS, and for SILENT_GAPS times its usual
+interval."""
 
 
 @dataclass(frozen=True)
 class Track:
-    """A total, and when it was seen to change."""
+    """A total, and the times at which a change of it was observed."""
 
     value: int | None = None
-    """The present value. None: not known yet."""
+    """The present value; None if it is not known yet."""
     changes: tuple[tuple[datetime, int], ...] = ()
     """Times of changes within the window, with the new values."""
 
     def seen(self, value: int | None, now: datetime) -> Track:
-        """The track after a look at the total. A falling total starts a new track: the job was restored."""
+        """The track after the total `value` was observed.
+
+        A smaller total starts a new track, because the job has gone back to an earlier state.
+        """
         if value is None or value == self.value:
             return self
         if self.value is None or value < self.value:
@@ -42,7 +46,7 @@ class Track:
         return Track(value, (*kept, (now, value))[-MAX_CHANGES:])
 
     def rate(self, now: datetime) -> float | None:
-        """Growth a second; None if fewer than two changes were seen, or none for long."""
+        """Growth per second; None if fewer than two changes were observed, or none for a long time."""
         if len(self.changes) < 2:
             return None
         (first, before), (last, after) = self.changes[0], self.changes[-1]
@@ -60,18 +64,18 @@ class History:
     """The observed progress of a job."""
 
     done: Track = field(default_factory=Track)
-    """Steps, or rows of an evaluation."""
+    """Finished steps of a training job, or rows of an evaluation."""
     tokens: Track = field(default_factory=Track)
 
     def seen(self, job: Json, now: datetime) -> History:
-        """The history after a look at the job."""
+        """The history after the job's status was observed."""
         progress = status_values.block(job, "status", "progress")
         done = status_values.count(progress.get("step", progress.get("groups")))
         return History(self.done.seen(done, now), self.tokens.seen(tokens(job), now))
 
 
 def tokens(job: Json) -> int | None:
-    """All tokens of a job: prompts, samples, training and evaluation. None if the status has none."""
+    """All tokens of a job: prompts, samples, training and evaluation. None if the status has no counts."""
     usage = status_values.block(job, "status", "usage")
     trained = status_values.count(usage.get("totalTokens"))
     if trained is None:

@@ -1,5 +1,4 @@
-"""Players of an environment without a model: its oracle, a novice that errs half of the time, and a random
-player."""
+"""Players that need no model: the environment's oracle, a novice, and a player of random calls."""
 
 from __future__ import annotations
 
@@ -20,15 +19,18 @@ from headway_sandbox.testing.playing import Model
 CALLS: Final = 3
 """Maximum calls of the random player."""
 RIGHT, ANSWER, CALLED = 0.5, 0.7, 0.85
-"""Upper ends of draws for which the novice is right, alters the answer, and alters calls. Beyond the last one
-it plays at random."""
+"""Thresholds of a random number from 0 to 1. Below RIGHT the novice plays like the oracle. Below ANSWER it
+alters the oracle's answer, and below CALLED the oracle's calls. Above that, it plays at random."""
 
 Player = Callable[[Seen], Turns]
 
 
 def expert(oracle: Model, faults: list[str]) -> Player:
-    """The oracle. If it raises or says what no agent says, the episode is cut off, and `faults` gets the
-    reason."""
+    """A player that plays like the oracle.
+
+    If the oracle raises an error, or yields or returns something invalid, the episode is cut off. `faults`
+    gets the reason.
+    """
 
     def player(seen: Seen) -> Turns:
         first = ResetReply(messages=[*map(dict, seen.messages)], tools=[*map(dict, seen.tools)])
@@ -42,8 +44,9 @@ def expert(oracle: Model, faults: list[str]) -> Player:
 
 
 def novice(oracle: Model) -> Player:
-    """Right half of the time; else the oracle's answer or calls are altered, or it plays at random."""
-    right = expert(oracle, [])  # it may well fail after an altered call
+    """A player that is right half of the time. Otherwise it alters the oracle's answer or calls, or plays at
+    random."""
+    right = expert(oracle, [])  # ignore its faults: an oracle may well fail after an altered call
 
     def player(seen: Seen) -> Turns:
         kind = seen.random.random()
@@ -60,7 +63,7 @@ def novice(oracle: Model) -> Player:
 
 
 def wanderer(seen: Seen) -> Turns:
-    """Calls tools at random, and ends with the last message that it received."""
+    """A player that calls tools at random, and answers with the last text that it received."""
     answer = str(seen.messages[-1].get("content") or "") if seen.messages else ""
     for _ in range(seen.random.randint(0, CALLS) if seen.tools else 0):
         result = yield random_call(seen.random.choice(list(seen.tools)), seen.random)
@@ -69,7 +72,7 @@ def wanderer(seen: Seen) -> Turns:
 
 
 def spoiled(answer: str, drawn: random.Random) -> str:
-    """The answer with one of its fields altered."""
+    """The answer with one of its fields, drawn at random, altered."""
     found = parsed(answer)
     name = drawn.choice([key for key, _ in found.fields])
     fields = tuple((key, altered(value) if key == name else value) for key, value in found.fields)
@@ -77,7 +80,7 @@ def spoiled(answer: str, drawn: random.Random) -> str:
 
 
 def _clumsy(turns: Turns, drawn: random.Random) -> Turns:
-    """A player's turns, with arguments of calls altered."""
+    """A player's turns, with some arguments of its calls altered."""
     try:
         call = next(turns)
         while True:

@@ -1,4 +1,4 @@
-"""The logs of a job's pods on a cluster, read or followed."""
+"""Reads and follows the logs of a job's pods on a cluster."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from headway_cli.cluster import CALL_SECONDS, Cluster
 from headway_cli.log_lines import Line, Wanted
 
 LOOK_SECONDS: Final = 3.0
-"""Seconds between two looks for new pods of a job that is followed."""
+"""Seconds between two searches for new pods of a job that is followed."""
 MAX_WAITING: Final = 10_000
-"""Maximum lines that wait for a reader that is too slow."""
+"""Maximum lines that are buffered for a slow reader."""
 
 
 class Container(NamedTuple):
-    """A container that has written, or writes."""
+    """A container that has started, so that it may have a log."""
 
     pod: str
     name: str
@@ -35,7 +35,7 @@ class Container(NamedTuple):
 
     @property
     def writer(self) -> str:
-        """The mark of its lines."""
+        """The name that each line of the container shows: POD, or POD/CONTAINER if the pod has several."""
         return self.pod if self.alone else f"{self.pod}/{self.name}"
 
 
@@ -43,12 +43,12 @@ class PodLogs(Cluster):
     """Logs of jobs in one namespace."""
 
     def __init__(self, context: str | None = None, namespace: str | None = None) -> None:
-        """As `Cluster`; raises ClusterError."""
+        """Read the kubeconfig. Arguments and errors are those of `Cluster`."""
         super().__init__(context, namespace)
         self._core = client.CoreV1Api(self._api.api_client)
 
     def containers(self, uid: str, wanted: Wanted) -> list[Container]:
-        """The containers of a job that have begun, in the order in which their pods were created."""
+        """The wanted containers of a job that have started, in the order in which their pods were created."""
         with self._explained("Pod"):
             found = self._core.list_namespaced_pod(
                 self.namespace, label_selector=f"{names.LABEL_JOB_UID}={uid}", _request_timeout=CALL_SECONDS
@@ -57,7 +57,7 @@ class PodLogs(Cluster):
         return [each for pod in pods for each in _begun(pod, wanted)]
 
     def read(self, of: Container, wanted: Wanted, *, follow: bool = False) -> Iterator[Line]:
-        """Lines of a container; none if it is gone."""
+        """Log lines of a container; none if its pod is gone. With `follow`, until the container ends."""
         asked: dict[str, Any] = {"container": of.name, "follow": follow, "_preload_content": False}
         if wanted.tail is not None:
             asked["tail_lines"] = wanted.tail
@@ -75,7 +75,7 @@ class PodLogs(Cluster):
                     yield Line(of.writer, text)
 
     def followed(self, kind: str, name: str, uid: str, wanted: Wanted) -> Iterator[Line]:
-        """Lines of all containers as they are written, until the job and all its pods have ended."""
+        """Log lines of all wanted containers as they are written, until the job and its pods have ended."""
         entries: queue.Queue[Line | Exception | None] = queue.Queue(MAX_WAITING)
         known: set[Container] = set()
         running = 0
@@ -106,7 +106,7 @@ class PodLogs(Cluster):
         try:
             for line in self.read(of, wanted, follow=True):
                 entries.put(line)
-        except Exception as error:  # the thread that reads reports it
+        except Exception as error:  # the thread that calls `followed` raises it
             entries.put(error)
         else:
             entries.put(None)
@@ -117,7 +117,7 @@ class PodLogs(Cluster):
 
 
 def _begun(pod: Any, wanted: Wanted) -> Iterator[Container]:
-    """The wanted containers of a pod that have begun."""
+    """The wanted containers of a pod that have started."""
     role = (pod.metadata.labels or {}).get(names.LABEL_COMPONENT)
     role = names.BROKER if role == names.SUITE_BROKER else role
     for status in pod.status.container_statuses or ():

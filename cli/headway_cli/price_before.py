@@ -1,7 +1,7 @@
-"""What a job in a file will use and cost, before it is applied: the same estimate as its coordinator's first.
+"""Estimates the usage and cost of a job in a file, before the job is applied.
 
-If something is not available on this machine, such as a model's tokenizer, the range is wider and a note
-names it.
+The estimate is the same as the first one of the job's coordinator. If this machine lacks something, such as
+the model's tokenizer, the range is wider and a note says what is missing.
 """
 
 from __future__ import annotations
@@ -36,33 +36,33 @@ from headway_cli.tokens import ModelUnavailableError
 
 @dataclass(frozen=True)
 class Here:
-    """What this machine provides for an estimate."""
+    """Folders and functions of this machine that an estimate uses."""
 
     modules: Path | None
-    """Folder of the environment's modules; None: no episode is begun, and no code of it runs."""
+    """Folder of the environment's modules; None to begin no episode and run no code of the environment."""
     cache: Path
-    """Folder for configurations and tokenizers of models in buckets."""
+    """Folder for downloaded configurations and tokenizers of models in buckets."""
     model: Path | None
-    """Folder of a tokenizer, instead of those that the job names."""
+    """Folder of a tokenizer to use instead of the job's own; None for the job's own."""
     now: datetime
     note: Note
-    """Called with what is not available."""
+    """Receives a message about each thing that is not available."""
 
 
 @dataclass(frozen=True)
 class DescribedEstimate:
-    """An estimate, and a text that describes the job."""
+    """An estimate, and a text about the episodes that the job will play."""
 
     made: Made
     plays: str
 
 
 def of_training(job: RLTrainingJob, book: PriceBook, here: Here) -> DescribedEstimate:
-    """What a training job will cost.
+    """Estimate a training job.
 
     Raises:
-        ManifestError: nothing says how long an episode may be.
-        RunNotFoundError: its rows cannot be read.
+        ManifestError: neither the job nor its model says how many tokens an episode may have.
+        RunNotFoundError: the job's rows cannot be read.
     """
     spec = job.spec
     store = LocalStore(spec.output)
@@ -79,7 +79,7 @@ def of_training(job: RLTrainingJob, book: PriceBook, here: Here) -> DescribedEst
 
 def _prompts(spec: RLTrainingJobSpec, model: Known, rows: list[Row], here: Here) -> list[float]:
     """Token counts of first prompts; empty if they are not known."""
-    if spec.preflight.policy == "Off":  # then the job itself starts no sandbox, and does not know either
+    if spec.preflight.policy == "Off":  # the job's own first estimate then has no prompts either
         return []
     if (first := beginning(spec, rows[0], here.modules, here.note)) is None:
         return []
@@ -88,11 +88,17 @@ def _prompts(spec: RLTrainingJobSpec, model: Known, rows: list[Row], here: Here)
 
 
 def of_evaluation(job: RLEvalJob, book: PriceBook, here: Here, trained: Trained) -> DescribedEstimate:
-    """What an evaluation will cost. `trained` returns a training job that a candidate names.
+    """Estimate an evaluation.
+
+    Args:
+        job: the evaluation.
+        book: the price book.
+        here: what this machine provides.
+        trained: returns the training job of a name that a candidate has.
 
     Raises:
         ManifestError: a candidate has no weights.
-        RunNotFoundError: its rows cannot be read.
+        RunNotFoundError: the job's rows cannot be read.
     """
     spec = job.spec
     store = LocalStore(spec.output)
@@ -127,10 +133,15 @@ def _measured_rows(job: RLEvalJob, store: Store) -> list[Row]:
 
 
 def rows_of(dataset: Dataset | None, store: Store, block: str) -> list[Row]:
-    """The rows of a block of the spec; none if the spec lacks the block.
+    """The rows of a dataset; none if the spec has no such dataset.
+
+    Args:
+        dataset: the dataset.
+        store: the store that has the rows.
+        block: path of the dataset in the spec, for errors.
 
     Raises:
-        RunNotFoundError: they cannot be read; the message says why, and what to write.
+        RunNotFoundError: the rows cannot be read; the message says why, and what to write.
     """
     if dataset is None:
         return []
@@ -139,7 +150,7 @@ def rows_of(dataset: Dataset | None, store: Store, block: str) -> list[Row]:
 
 
 def _models(config: EvalConfig, store: Store, here: Here) -> Mapping[str, Known]:
-    """The available models, by candidate; equal models are loaded once."""
+    """The available models, by candidate. A model that several candidates use is loaded once."""
     known: dict[tuple[str, str | None, int | None], Known | None] = {}
     found: dict[str, Known] = {}
     for each in config.candidates:
@@ -155,7 +166,7 @@ def _models(config: EvalConfig, store: Store, here: Here) -> Mapping[str, Known]
 
 
 def _model(source: ModelSpec, asked: int | None, store: Store, here: Here) -> Known | None:
-    """A model that can count the tokens of prompts; None if it is not available."""
+    """The tokenizer and context length of a model; None, with a note, if they are not available."""
     try:
         folder = here.model or tokens.folder_of(source, store, here.cache)
         return tokens.known(folder, asked)
@@ -168,10 +179,10 @@ def _model(source: ModelSpec, asked: int | None, store: Store, here: Here) -> Kn
 
 
 def _longest(spec: RLTrainingJobSpec) -> int:
-    """Maximum tokens of an episode if the model is not available.
+    """Maximum tokens of an episode: from the spec, or else from the recipe for the model's family.
 
     Raises:
-        ManifestError: nothing says it.
+        ManifestError: the spec does not say it, and no recipe has this model's family.
     """
     if spec.model.context_length is not None:
         return spec.model.context_length

@@ -1,4 +1,4 @@
-"""A job's progress as lines, from its status. Pure; a missing field is not an error."""
+"""Formats a job's status as lines of text. Pure; a missing field is not an error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headway_cli.status_values import UNKNOWN
 
 
 def line(job: Json) -> str:
-    """The status of a job in one line, as the printer columns of kubectl show it."""
+    """The status of a job in one line, with the fields of the columns of `kubectl get`."""
     status = status_values.block(job, "status")
     usage = status_values.block(status, "usage")
     currency = status_values.text(usage.get("currency")) or "USD"
@@ -38,7 +38,7 @@ def _trained(status: Json) -> dict[str, str]:
 
 
 def _measured(job: Json) -> dict[str, str]:
-    """Rows, and the score of each candidate under its name."""
+    """Finished rows, the score of each candidate under its name, and the gate's result."""
     progress = status_values.block(job, "status", "progress")
     reached, maximum = (
         status_values.count(progress.get("groups")) or 0,
@@ -53,7 +53,7 @@ def _measured(job: Json) -> dict[str, str]:
 
 
 def held_out(validation: Json) -> str:
-    """The external score of held-out rows, and the step at which it was measured."""
+    """The external score in `status.validation` as text, with the step at which it was measured."""
     value, step = (
         status_values.number(validation.get("externalScore")),
         status_values.count(validation.get("step")),
@@ -81,7 +81,7 @@ def preflight(job: Json) -> list[str]:
 
 
 def is_true(job: Json, kind: str) -> bool:
-    """Whether the condition exists and is True."""
+    """Whether the job has the condition of type `kind` with status True."""
     return any(each.get("type") == kind and each.get("status") == "True" for each in _conditions(job))
 
 

@@ -1,4 +1,4 @@
-"""The jobs and runs that a person may name: of this machine, of a store, and of a cluster."""
+"""Finds the job or run that an argument names: on this machine, in a store, or on a cluster."""
 
 from __future__ import annotations
 
@@ -17,56 +17,60 @@ from headway_cli.where import Named, RunPlace
 
 @dataclass(frozen=True)
 class Reach:
-    """What a command or a server can reach."""
+    """The places in which a command or a server looks for jobs and runs."""
 
     jobs: Path
     """Folder with the folders of local jobs."""
     context: str | None = None
-    """Context of the kubeconfig; None: the current one."""
+    """Context of the kubeconfig; None for the current one."""
     namespace: str | None = None
-    """Namespace; None: the context's."""
+    """Namespace of the cluster; None for the context's."""
     endpoint_url: str | None = None
-    """Address of the S3-compatible store for this machine; None: spec.output.endpointUrl."""
+    """Address at which this machine reaches the S3-compatible store; None: spec.output.endpointUrl."""
 
     @property
     def names_a_cluster(self) -> bool:
-        """Whether a person has chosen a cluster. If so, a name means one of its jobs, and no local one."""
+        """Whether a context or namespace was named. If so, a name means a job on the cluster, and no local
+        job."""
         return self.context is not None or self.namespace is not None
 
     def place(self, word: str) -> RunPlace:
-        """The place that a word means.
+        """The place that an argument names.
 
         Raises:
-            RunNotFoundError: it is not a folder, an address or a name.
+            RunNotFoundError: the argument is no folder, no URI of a store and no valid name of a job.
         """
         if self.names_a_cluster and NAME.fullmatch(word):
             return Named(word)
         return where.meant(word, self.jobs)
 
     def stored(self, word: str, kind: str | None = None) -> StoredRun:
-        """The stored run of the job that a word names.
+        """The stored run of the job that an argument names.
 
         Args:
-            word: a folder, an address, or the name of a job.
-            kind: kind of a job on the cluster; None: either, and a training job if both exist.
+            word: a folder, the URI of a stored run, or the name of a job.
+            kind: kind of a job on the cluster; None for either kind, a training job first.
+
         Raises:
-            RunNotFoundError, ClusterError: there is none, or its store cannot be used.
+            RunNotFoundError, ClusterError: there is no such job or run, or its store cannot be used.
         """
         return self.opened(self.place(word), kind)
 
     def opened(self, place: RunPlace, kind: str | None = None) -> StoredRun:
-        """The stored run at a place. See `stored`."""
+        """The stored run at a place. `kind` and errors are those of `stored`."""
         if isinstance(place, Named):
             return self.on_cluster(place.name, kind).stored()
         return stored_run.opened(place, self.endpoint_url)
 
     def on_cluster(self, name: str, kind: str | None = None) -> ClusterJob:
-        """A job on the cluster; no local job has this name, or the cluster was chosen.
+        """The job of this name on the cluster.
+
+        Call it for a name that no local job has, or if a context or namespace was named.
 
         Raises:
-            ClusterError: the cluster was chosen, and lacks the job or does not answer.
-            RunNotFoundError: neither this machine nor the cluster has the job; the message suggests similar
-                names.
+            ClusterError: a context or namespace was named, and the cluster lacks the job or does not answer.
+            RunNotFoundError: no place was named, and neither this machine nor the cluster has the job. The
+                message suggests similar names.
         """
         kinds = tuple(names.PLURALS) if kind is None else (kind,)
         try:

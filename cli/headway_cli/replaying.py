@@ -1,4 +1,4 @@
-"""What a replay needs from a run, which fields it may change, and how its result is shown."""
+"""Prepares a replay: reads the run, and changes the spec on request. Formats the replay's result as text."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ REPLAYABLE_FIELDS: Final = (
     "kl",
     "entropy",
 )
-"""Fields of spec.algorithm that say how a batch is trained. The others decide which batch it is."""
+"""Fields of spec.algorithm that say how a batch is trained. Any other field changes which batch is trained,
+so a replay of the recorded batch cannot change it."""
 SHOWN: Final = (
     "training/loss",
     "training/grad_norm",
@@ -60,17 +61,18 @@ SHOWN: Final = (
     "training/trainable_token_positions",
     "rollout/advantage/std",
 )
-"""Metrics that are always shown."""
+"""Metrics that are shown even if they are equal."""
 SECONDS: Final = "timing_s/"
+"""Prefix of metrics with durations, which are never shown."""
 DIGITS: Final = 12
-"""Digits of a digest in a line for people."""
+"""Number of first digits that are shown of a SHA-256."""
 
 
 def config_of(run: StoredRun) -> JobConfig:
-    """The run's job, as its learner read it.
+    """The configuration of the run's job, as the learner read it.
 
     Raises:
-        RunNotFoundError: it belongs to an evaluation, was not kept, or is of another version.
+        RunNotFoundError: the run is an evaluation, or its job.json is missing or of another version.
     """
     if run.evaluates:
         raise RunNotFoundError(f"{run.layout.root} is an evaluation, and has no steps: name a training job")
@@ -88,10 +90,10 @@ def config_of(run: StoredRun) -> JobConfig:
 
 
 def recorded_step(reports: Sequence[StepReport], step: int) -> StepReport:
-    """A run's report of a step.
+    """The report of a step that the run has recorded.
 
     Raises:
-        RunNotFoundError: there is none, or it is the untrained model.
+        RunNotFoundError: the step has no report, or is step 0, the untrained model.
     """
     found = next((report for report in reports if report.step == step), None)
     if found is not None and step > 0:
@@ -104,7 +106,7 @@ def recorded_step(reports: Sequence[StepReport], step: int) -> StepReport:
 
 
 def spans(steps: Iterable[int]) -> str:
-    """Ordered numbers as ranges: `1 to 4, 6`."""
+    """Step numbers as text with ranges: `1 to 4, 6`."""
     found: list[list[int]] = []
     for step in sorted(steps):
         if found and step == found[-1][1] + 1:
@@ -117,15 +119,19 @@ def spans(steps: Iterable[int]) -> str:
 def changed_spec(
     config: JobConfig, report: StepReport, loss: str | None, settings: Sequence[str]
 ) -> RLTrainingJobSpec | None:
-    """The spec with which to train the step; None if it is the run's own.
+    """The spec with which the replay trains the step; None if nothing is changed.
 
-    It has the settings in force at the step, with the changes on top.
+    It has the settings that were in force at the step, with the requested changes.
 
     Args:
-        loss: for spec.algorithm.loss. Bounds belong to a loss, so the previous `clip` is dropped.
-        settings: `spec.algorithm.FIELD=VALUE`.
+        config: the run's configuration.
+        report: the run's report of the step.
+        loss: new value of spec.algorithm.loss. The run's `clip` is then dropped, because its bounds belong to
+            the run's loss.
+        settings: further changes, as `spec.algorithm.FIELD=VALUE`.
+
     Raises:
-        ManifestError: one changes another field, or the resulting spec is wrong.
+        ManifestError: a setting changes a field that a replay cannot change, or the resulting spec is wrong.
     """
     if loss is None and not settings:
         return None
@@ -160,7 +166,7 @@ def changed_spec(
 
 
 def key_file(place: RunPlace, config: JobConfig) -> Path | None:
-    """The key that signs the checkpoints of a local job; None for any other."""
+    """The file with the key that signs a local job's checkpoints; None if the run is no local job."""
     if not isinstance(place, LocalJob):
         return None
     folder = place.folder / "secrets" / names.keys_secret(config.stem, config.uid)
@@ -169,10 +175,14 @@ def key_file(place: RunPlace, config: JobConfig) -> Path | None:
 
 
 def failure_message(termination: bytes, request: ReplayRequest, folder: Path) -> str | None:
-    """Why a learner has ended, if it has explained that; the run's objects have their own names.
+    """The reason that the learner gave for its failure; None if it gave none.
 
     Args:
-        folder: the replay's folder, in which the learner sees them.
+        termination: the learner's termination message.
+        request: the replay.
+        folder: the replay's folder, through which the learner reads the run. In the message, its path is
+            replaced
+            by the run's URI.
     """
     try:
         ending = Termination.model_validate(json_within(termination, len(termination)))
@@ -185,7 +195,7 @@ def failure_message(termination: bytes, request: ReplayRequest, folder: Path) ->
 
 
 def report_lines(found: ReplayResult, name: str) -> list[str]:
-    """A result as lines for people."""
+    """The result of a replay as lines of text. `name` is the job's name."""
     start = "the model itself" if found.start is None else f"the checkpoint of step {found.start}"
     steps = f"step {spans(found.trained)}" if len(found.trained) == 1 else f"steps {spans(found.trained)}"
     many = "" if found.processes == 1 else f", by {found.processes} processes"
@@ -215,7 +225,8 @@ def _weights(found: ReplayResult) -> list[str]:
 
 
 def shown_metrics(recorded: Mapping[str, float], replayed: Mapping[str, float]) -> list[str]:
-    """Names of the metrics to show: some always, others if they differ. Seconds never."""
+    """Names of the metrics to show: those in `SHOWN`, and others whose values differ. Durations are left
+    out."""
     both = [*dict.fromkeys([*SHOWN, *sorted({*recorded, *replayed})])]
     return [
         name

@@ -1,4 +1,4 @@
-"""What a run has written, as its store lists it."""
+"""Lists the objects that a run has written to its store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headway_cli.stored_run import StoredRun, readable
 
 
 def keys(run: StoredRun) -> list[str]:
-    """Keys of all its objects below its folder, in order.
+    """Keys of all objects of a run, relative to the run's folder, in order.
 
     Raises:
         RunNotFoundError: the store cannot be read.
@@ -23,7 +23,11 @@ def keys(run: StoredRun) -> list[str]:
 
 
 def read(run: StoredRun, of: Sequence[str]) -> tuple[Contents, Marks]:
-    """The kinds and sizes of the objects with these keys, and which steps are the best and the newest.
+    """The kinds and sizes of a run's objects, and which steps are the best and the newest.
+
+    Args:
+        run: the run.
+        of: keys of the objects, from `keys`.
 
     Raises:
         RunNotFoundError: the store cannot be read.

@@ -1,4 +1,4 @@
-"""A run of either kind of job as one HTML page."""
+"""Makes one HTML page about a run of a training job or an evaluation."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from headway_cli.stored_run import StoredRun, readable
 
 
 def page(found: StoredRun, decode: Decode | None) -> str:
-    """The page.
+    """The HTML page about a run.
 
     Args:
-        decode: text of token ids; None: the page shows no tokens.
+        found: the run.
+        decode: turns token ids into text; None if the page should show no tokens.
 
     Raises:
         RunNotFoundError: a record cannot be read, or an evaluation has not ended.

@@ -1,7 +1,8 @@
-"""The error of everything that reads a run."""
+"""The error of all modules that read a run."""
 
 from __future__ import annotations
 
 
 class RunNotFoundError(Exception):
-    """There is no run there, or it cannot be read; the message says what to name instead."""
+    """There is no run at the named place, or the run cannot be read; the message says what to name
+    instead."""

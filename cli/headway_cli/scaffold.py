@@ -1,4 +1,4 @@
-"""A new project from a template: its files, and the rows that its own generator writes."""
+"""Writes a new project from a template, and runs the project's generator, which writes its rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headway_api.names import MAX_JOB_NAME
 from headway_api.spec.metadata import NAME_PATTERN
 
 NAMED: Final = ("job.yaml", "agent.yaml", "Dockerfile", "README.md")
-"""Files in which `$name` and `$folder` are replaced with the project's."""
+"""Files in which `$name` and `$folder` are replaced with the project's name and folder."""
 GENERATOR: Final = "generate.py"
 GENERATE_SECONDS: Final = 60
 IGNORE: Final = "__pycache__/\n.headway/\ntiny-model/\n"
@@ -40,10 +40,10 @@ class ProjectError(Exception):
 
 
 def name_of(folder: Path, given: str | None) -> str:
-    """The name of the project and of its job: the given name, else one made from the folder's.
+    """The name of the project and of its job: `given`, or else a name made from the folder's name.
 
     Raises:
-        ProjectError: it is not a valid name for a job.
+        ProjectError: the name is not valid for a job.
     """
     name = given if given is not None else re.sub(r"[^a-z0-9]+", "-", folder.name.lower()).strip("-")
     if len(name) <= MAX_JOB_NAME and re.fullmatch(NAME_PATTERN, name):
@@ -58,20 +58,20 @@ def name_of(folder: Path, given: str | None) -> str:
 
 
 def texts(template: Template, name: str, folder: Path) -> dict[str, str]:
-    """File name -> content of a new project in `folder`, an absolute path."""
+    """The contents of a new project's files, by file name. `folder` is the project's absolute path."""
     named = {"name": name, "folder": str(folder)}
     source = files("headway_cli") / "templates" / template.value
     return {".gitignore": IGNORE} | {each.name: _text(each, named) for each in _sources(source)}
 
 
 def _sources(folder: Traversable) -> list[Traversable]:
-    """The files of a template, without what Python leaves beside modules."""
+    """The files of a template, without folders such as `__pycache__`."""
     return sorted((each for each in folder.iterdir() if each.is_file()), key=lambda each: each.name)
 
 
 def _text(source: Traversable, named: Mapping[str, str]) -> str:
     text = source.read_text(encoding="utf-8")
-    # Safe: other text with a dollar sign, such as a Dockerfile's ${BASE}, remains as it is.
+    # `safe_substitute` leaves other text with a dollar sign unchanged, such as a Dockerfile's ${BASE}.
     return Text(text).safe_substitute(named) if source.name in NAMED else text
 
 
@@ -79,7 +79,10 @@ def write(folder: Path, template: Template, given: str | None = None) -> list[Pa
     """Write a new project into a folder that is empty or does not exist. Return its files.
 
     Args:
-        given: name of the project; None: it is made from the folder's.
+        folder: the project's folder.
+        template: the template.
+        given: name of the project; None for a name made from the folder's name.
+
     Raises:
         ProjectError: the folder has files already, or cannot be written.
     """
@@ -106,7 +109,7 @@ def _require_empty(folder: Path) -> None:
 
 
 def _generate(folder: Path) -> None:
-    """Run the project's generator, which writes its rows."""
+    """Run the project's generator, which writes the project's rows."""
     command = [sys.executable, "-B", GENERATOR]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=GENERATE_SECONDS)
     if done.returncode != 0:

@@ -1,4 +1,4 @@
-"""Chooses the weights of a run to serve, and makes vLLM's command line."""
+"""Chooses and fetches the weights of a run to serve, and makes vLLM's command line."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HOST: Final = "127.0.0.1"
 FILES: Final = "file://"
 ADAPTER_CONFIG: Final = "adapter_config.json"
 RANKS: Final = (1, 8, 16, 32, 64, 128, 256)
-"""Ranks for which vLLM can reserve room; an adapter of a rank between two of them takes the larger."""
+"""Ranks for which vLLM can reserve memory. An adapter of another rank takes the next larger of these."""
 BEST, LATEST = "best", "latest"
 
 
@@ -41,34 +41,36 @@ class Chosen:
     step: int
     weights: WeightsManifest
     uri: str
-    """Where they lie now."""
+    """Folder that has the weights now."""
     model: ModelSpec
 
     @property
     def is_adapter(self) -> bool:
-        """Whether they are an adapter beside the base model; else they are a whole model."""
+        """Whether the weights are a LoRA adapter for the base model, and not a whole model."""
         return self.weights.kind == "lora"
 
 
 @dataclass(frozen=True)
 class OnDisk:
-    """Folders that vLLM loads."""
+    """Folders of this machine that vLLM loads."""
 
     weights: Path
     base: Path | None
-    """None if the weights are a whole model."""
+    """Folder of the base model; None if the weights are a whole model."""
     rank: int | None = None
-    """Rank of the adapter."""
+    """Rank of the adapter; None if the weights are a whole model."""
 
 
 def chosen(run: StoredRun, which: str, base: str | None) -> Chosen:
     """The weights that a person chose.
 
     Args:
+        run: the training job's run.
         which: `best`, `latest`, or a step.
-        base: URI of the base model, if the run does not name it.
+        base: URI of the base model; None if the run names it.
+
     Raises:
-        RunNotFoundError: there are none, or nothing says which model they belong to.
+        RunNotFoundError: the run has no such weights, or neither `base` nor the run names the base model.
     """
     if run.job.get("kind") == names.EVAL_KIND:
         raise RunNotFoundError(
@@ -87,7 +89,8 @@ def chosen(run: StoredRun, which: str, base: str | None) -> Chosen:
 
 
 def _is_complete(run: StoredRun, step: int) -> bool:
-    """Whether the job's end has written the whole model beside a delta."""
+    """Whether a step's folder has the whole model beside a delta, which the learner writes at the job's
+    end."""
     try:
         return run.store.size(f"{run.layout.weights(step)}/{EXPORT_FILE}") >= 0
     except ObjectNotFoundError:
@@ -129,7 +132,7 @@ def _model(run: StoredRun, base: str | None) -> ModelSpec:
 
 
 def default_cache(environ: Mapping[str, str]) -> Path:
-    """Folder in which models from buckets and the hub are kept between two calls."""
+    """Folder that keeps downloaded models from buckets and the hub for later calls."""
     return user_cache(environ, "serve")
 
 
@@ -140,15 +143,15 @@ def _place(uri: str, cache: Path) -> Path:
 
 
 def fetched(run: StoredRun, of: Chosen, cache: Path) -> OnDisk:
-    """The weights, each file checked against the learner's digest, and the base model.
+    """Fetch the weights and the base model. Each file of the weights is compared with the learner's digest.
 
-    Correct files that are already there are not fetched again.
+    Correct files that are already in `cache` are not downloaded again.
 
     Raises:
-        RunNotFoundError: a file differs, or cannot be fetched.
+        RunNotFoundError: a file differs from its digest, or cannot be fetched.
     """
     weights = _place(of.uri, cache / "weights")
-    # Files that only the job's end wrote have no digests.
+    # A whole model that was written at the job's end beside a delta has no digests.
     files = of.weights.files if of.weights.whole else None
     with readable(of.uri):
         if files is None or wrong_files(weights, files):
@@ -175,7 +178,7 @@ def _base(model: ModelSpec, run: StoredRun, cache: Path) -> Path:
 
 
 def wrong_files(folder: Path, files: Sequence[FileDigest]) -> list[str]:
-    """Names of files that are missing, or differ from their digest."""
+    """Names of files in `folder` that are missing or differ from their digest."""
     return [
         each.name
         for each in files
@@ -184,7 +187,7 @@ def wrong_files(folder: Path, files: Sequence[FileDigest]) -> list[str]:
 
 
 def _require(folder: Path, files: Sequence[FileDigest] | None) -> None:
-    """Raise CorruptFileError if a file on this machine is not what the learner wrote."""
+    """Raise CorruptFileError if a file in `folder` is missing or differs from its digest."""
     if wrong := wrong_files(folder, files or ()):
         raise CorruptFileError(
             f"{folder / wrong[0]} is not what the learner wrote: restore it, or serve another step"
@@ -207,11 +210,11 @@ def command(
 
     Args:
         vllm: the executable.
-        name: model name of the trained weights for clients.
+        name: model name under which clients use the trained weights.
         of: the weights.
-        there: their folders.
-        port: on this machine only.
-        more: a person's own arguments, last, so that they win.
+        there: the folders to load.
+        port: port on the loopback address.
+        more: further arguments of the user, which come last and override others.
     """
     model = of.model
     arguments = [vllm, "serve", str(there.base or there.weights)]
@@ -233,5 +236,5 @@ def command(
 
 
 def environment(parent: Mapping[str, str]) -> dict[str, str]:
-    """Environment of vLLM: it loads only from this machine, and reports to nobody."""
+    """Environment variables of vLLM: it loads models only from this machine, and sends no usage reports."""
     return {**parent, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}

@@ -1,6 +1,6 @@
-"""Reads values of a status that another version of Headway may have written, without trust. Pure.
+"""Reads values of a status that another version of Headway may have written. Pure.
 
-A value of another type than expected, or a number that is not finite, counts as absent: nothing here raises.
+A value of an unexpected type, or a number that is not finite, counts as absent. No function here raises.
 """
 
 from __future__ import annotations
@@ -15,38 +15,38 @@ from headway_api.document import Json
 MAX_COUNT: Final = 2**63 - 1
 """The largest integer of the API."""
 MAX_DIGITS: Final = 18
-"""Maximum characters of a number that is shown as written; a longer one is rounded to six digits."""
+"""Maximum characters of a number that is shown as written. A longer number is rounded to six digits."""
 UNKNOWN: Final = "-"
-"""How an unknown number is shown."""
+"""Text that is shown for an unknown number."""
 _NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 
 def block(value: object, *keys: str) -> Json:
-    """The object below these keys; empty if there is none."""
+    """The JSON object below these keys of `value`; empty if there is none."""
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return value if isinstance(value, dict) else {}
 
 
 def items(value: object) -> list[Json]:
-    """The objects of a list."""
+    """The JSON objects in a list; empty if `value` is no list."""
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def words(value: object) -> list[str]:
-    """The texts of a list."""
+    """The texts in a list; empty if `value` is no list."""
     return [found for each in value if (found := text(each))] if isinstance(value, list) else []
 
 
 def text(value: object) -> str:
-    """A text in one line without control characters, which a terminal would obey; empty if it is none."""
+    """A text in one line, without control characters, which a terminal would obey; empty if it is no text."""
     if not isinstance(value, str):
         return ""
     return " ".join("".join(each if each.isprintable() else " " for each in value).split())
 
 
 def count(value: object) -> int | None:
-    """A whole number of 0 or more."""
+    """A whole number of 0 or more; None for any other value."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     known = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_COUNT
@@ -54,7 +54,7 @@ def count(value: object) -> int | None:
 
 
 def number(value: object) -> float | None:
-    """A finite number, given as a number or as text."""
+    """A finite number, from a JSON number or from text; None for any other value."""
     if isinstance(value, bool):
         return None
     if isinstance(value, str):
@@ -65,7 +65,7 @@ def number(value: object) -> float | None:
 
 
 def number_text(value: object) -> str:
-    """A number for people: as written, or rounded if it is too long; - if it is none."""
+    """A number as text: as written, or rounded if it is too long; `-` if it is no number."""
     found = number(value)
     if found is None:
         return UNKNOWN
@@ -74,13 +74,13 @@ def number_text(value: object) -> str:
 
 
 def whole(value: object) -> str:
-    """A count with separated thousands; - if it is none."""
+    """A count as text, with separated thousands; `-` if it is no count."""
     found = count(value)
     return UNKNOWN if found is None else f"{found:,}"
 
 
 def moment(value: object) -> datetime | None:
-    """A time of the API; a time without a zone is UTC."""
+    """A time in ISO 8601, as the API writes it; UTC if it has no zone. None if it is no time."""
     try:
         found = datetime.fromisoformat(value) if isinstance(value, str) else None
     except ValueError:
@@ -89,7 +89,7 @@ def moment(value: object) -> datetime | None:
 
 
 def seconds_between(earlier: datetime | None, later: datetime) -> float | None:
-    """Seconds from one time to another; None if the first is not known, or is later."""
+    """Seconds from `earlier` to `later`; None if `earlier` is not known, or is the later one."""
     if earlier is None:
         return None
     try:
@@ -100,7 +100,7 @@ def seconds_between(earlier: datetime | None, later: datetime) -> float | None:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the two units that matter: 45 s, 12 min, 2 h 5 min, 3 d 4 h."""
+    """A duration as text, in its largest one or two units: 45 s, 12 min, 2 h 5 min, 3 d 4 h."""
     whole_seconds = round(seconds)
     if whole_seconds < 60:
         return f"{whole_seconds} s"

@@ -1,4 +1,4 @@
-"""What a run has stored, as a local job or at an address: its files, its job, and errors of its store."""
+"""Reads what a run has stored, in a local job's folder or at a URI. Explains errors of the store."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ from headway_cli.runs import RunNotFoundError
 from headway_cli.where import LocalJob, Stored
 
 MARKS = ("trajectories", "usage", "steps", "checkpoints", "logs", "coordinators", "prices")
-"""A run that has written anything has at least one of these folders."""
+"""Folders by which a run is recognized. A run that has written anything has at least one of them."""
 
 WHOLE = ("/adapter_model.safetensors", f"/{MODEL_FILE}")
-"""Files of weights that can be served as they are; each kind of weights has one of them."""
+"""Names of weight files that can be served alone: of an adapter, and of a whole model."""
 
 
 @dataclass(frozen=True)
 class StoredRun:
-    """One run."""
+    """The stored files of one run."""
 
     store: Store
     layout: Layout
     job: Mapping[str, Any] = field(default_factory=dict)
-    """`kind`, `namespace`, `name`, `uid` and `spec`, as its processes read them; for an evaluation also
-    `candidates`. Empty if they were not kept."""
+    """`kind`, `namespace`, `name`, `uid` and `spec` of the job, as its processes read them; for an evaluation
+    also `candidates`. Empty if the store does not have them."""
     status: Mapping[str, Any] = field(default_factory=dict)
-    """Status of a local job; empty for any other."""
+    """Status of a local job; empty for any other job."""
 
     @property
     def files(self) -> RunFiles:
-        """Its typed records."""
+        """Access to the run's files as typed records."""
         return RunFiles(self.store, self.layout)
 
     @property
     def spec(self) -> Mapping[str, Any]:
-        """The job's spec; empty if it was not kept."""
+        """The job's spec; empty if the store does not have it."""
         found: Mapping[str, Any] = self.job.get("spec", {})
         return found
 
@@ -63,27 +63,30 @@ class StoredRun:
 
     @property
     def base(self) -> str | None:
-        """`spec.model.base` of a training job, if its spec was kept."""
+        """`spec.model.base` of a training job; None for an evaluation, or if the store has no spec."""
         found = (self.spec.get("model") or {}).get("base")
         return found if isinstance(found, str) else None
 
     @property
     def evaluates(self) -> bool:
-        """Whether it is a run of an RLEvalJob."""
+        """Whether the run belongs to an RLEvalJob."""
         return self.job.get("kind") == names.EVAL_KIND
 
     @property
     def purpose(self) -> Purpose:
-        """Why most of its episodes were played: to train, or to evaluate."""
+        """The purpose of most of the run's episodes: training, or evaluation."""
         return Purpose.EVALUATION if self.evaluates else Purpose.TRAIN
 
     def groups(self, purpose: Purpose, *, lost: bool = False) -> Iterator[GroupRecord]:
-        """Its groups of one purpose, in the order of their names.
+        """The run's groups of one purpose, in the order of their names.
 
         Args:
-            lost: also those without any scored episode, which are kept apart; they come last.
+            purpose: the purpose of the groups.
+            lost: whether to add groups without any scored episode, at the end. They are stored in a separate
+                folder.
+
         Raises:
-            RunNotFoundError: one cannot be read.
+            RunNotFoundError: a group cannot be read.
         """
         with readable(self.layout.root):
             yield from self.files.groups(self.files.addresses(purpose))
@@ -102,13 +105,16 @@ class StoredRun:
                 raise RunNotFoundError(f"{self.layout.latest} cannot be read: {error}") from error
 
     def weights(self) -> list[int]:
-        """Steps with published weights that are kept and can be served alone: no deltas."""
+        """Steps whose weights are still stored and can be served alone, in order. Deltas are left out."""
         with readable(self.layout.all_weights):
             found = by_number(self.store.list(self.layout.all_weights), self.layout.all_weights)
         return sorted(step for step, uris in found.items() if any(uri.endswith(WHOLE) for uri in uris))
 
     def best(self) -> int | None:
-        """The kept step with the best validation, as in the job's own status; None before any validation."""
+        """The step with the best validation, of those with weights; None before any validation.
+
+        Validations are ranked in the same way as for the job's status.
+        """
         kept, files = self.weights(), self.files
         with readable(self.layout.validations):
             validations = files.validations()
@@ -123,10 +129,11 @@ def opened(place: LocalJob | Stored, endpoint_url: str | None = None) -> StoredR
     """The stored run at a place.
 
     Args:
-        place: a place from `where.meant` that is not a job's name.
-        endpoint_url: address of an S3-compatible store.
+        place: a local job, or the URI of a stored run.
+        endpoint_url: address of the S3-compatible store; None for the default.
+
     Raises:
-        RunNotFoundError: there is none, or the store cannot be used.
+        RunNotFoundError: there is no run at the place, or the store cannot be used.
     """
     if isinstance(place, LocalJob):
         return _of_local_job(place)
@@ -151,7 +158,7 @@ def _of_local_job(place: LocalJob) -> StoredRun:
     raw = JobFolder(place.folder).whole()
     metadata, spec = raw["metadata"], raw.get("spec") or {}
     identity = [str(metadata.get(key) or "") for key in ("namespace", "name", "uid")]
-    # The folder's present place: a person may have moved it.
+    # Use the folder's present path, because a person may have moved the folder.
     layout = RunLayout.of(Layout(f"file://{place.folder / 'artifacts'}", *identity).root)
     if not place.folder.joinpath("artifacts", *identity).is_dir():
         raise RunNotFoundError(f"{place.folder}: the job has written nothing yet")
@@ -164,10 +171,10 @@ def _of_local_job(place: LocalJob) -> StoredRun:
 
 
 def store_at(output: Mapping[str, Any]) -> Store:
-    """The store of `spec.output`.
+    """Open the store that the block `spec.output` of a job names.
 
     Raises:
-        RunNotFoundError: it cannot be used.
+        RunNotFoundError: the store cannot be used.
     """
     where = output.get("uri")
     try:
@@ -185,6 +192,9 @@ def store_at(output: Mapping[str, Any]) -> Store:
 @contextmanager
 def readable(where: str) -> Iterator[None]:
     """Turn errors of a store into RunNotFoundError with an explanation.
+
+    Args:
+        where: URI that the block reads, for the message.
 
     Raises:
         RunNotFoundError: the store refused or failed.
@@ -206,7 +216,7 @@ def readable(where: str) -> Iterator[None]:
 
 
 def _of_clients() -> tuple[type[Exception], ...]:
-    """Exceptions of boto3; none if it is not installed, because then it was not used."""
+    """The exceptions of boto3; none if boto3 is not installed, because then nothing can have raised one."""
     try:
         from boto3.exceptions import Boto3Error
         from botocore.exceptions import BotoCoreError, ClientError

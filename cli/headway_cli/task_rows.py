@@ -1,4 +1,4 @@
-"""Which rows of a run's dataset have a task, by the column that the job names."""
+"""Finds the rows of a run's dataset that have a task, by the column that the job's `taskColumn` names."""
 
 from __future__ import annotations
 
@@ -21,16 +21,22 @@ SPLITS: Final = {
     Purpose.VALIDATION: "validation",
     Purpose.EVALUATION: "test",
 }
-"""Split of a training job's data whose rows the episodes of a purpose are on."""
+"""Split of a training job's data whose rows are played for each purpose."""
 MAX_NAMED: Final = 10
-"""Maximum tasks that are named if none is similar."""
+"""Maximum tasks that an error lists if no task has a similar name."""
 
 
 def task(run: StoredRun, purpose: Purpose, name: str, option: str = "--task") -> Task:
-    """The rows of a task among those that the episodes of a purpose are on. `option` is what a user wrote.
+    """The task of a name, with its rows in the dataset that episodes of `purpose` are played on.
+
+    Args:
+        run: the run.
+        purpose: purpose of the episodes.
+        name: a value of the data's `taskColumn`, or the name of a suite.
+        option: option or argument that has the name, for errors.
 
     Raises:
-        RunNotFoundError: the job names no column of tasks, its dataset cannot be read, or has no such task.
+        RunNotFoundError: the job names no `taskColumn`, its dataset cannot be read, or has no such task.
     """
     suites = [str(each.get("name")) for each in run.spec.get("suites") or ()]
     if name in suites:
@@ -53,7 +59,7 @@ def task(run: StoredRun, purpose: Purpose, name: str, option: str = "--task") ->
 
 
 def _dataset(run: StoredRun, purpose: Purpose, option: str) -> tuple[str, Dataset | None]:
-    """The block of the spec that names the dataset, and the dataset; None if there is none."""
+    """The path of the block of the spec that names the dataset, and the dataset; None if it is not set."""
     if not run.job:
         raise RunNotFoundError(
             f"{run.layout.root} has no job.json, which names the tasks' column: leave {option} out"

@@ -1,4 +1,4 @@
-"""Draws a job's screen in a terminal, in place, until the command ends. The last state remains there."""
+"""Draws a job's screen in a terminal, in place, until the command ends. The last screen stays visible."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from headway_cli.pace import History
 from headway_cli.screen import Screen, screen
 
 REDRAW_SECONDS: Final = 0.25
-"""Shortest time between two drawings."""
+"""Minimum seconds between two drawings of the screen."""
 
 
 def utc_now() -> datetime:
-    """The time, with its zone."""
+    """The present time in UTC."""
     return datetime.now(UTC)
 
 
 class Terminal:
-    """The terminal of one job. It draws in a thread, to update durations and to notice a new size."""
+    """The terminal of one job. A thread redraws the screen, to update durations and to follow a new size."""
 
     def __init__(self, console: Console, now: Callable[[], datetime] = utc_now) -> None:
         self._console = console
@@ -39,7 +39,7 @@ class Terminal:
         self._lock = threading.Lock()
         """Protects the job and its history, which `show` and the thread use."""
         self._drawn: tuple[ConsoleDimensions, list[Text]] | None = None
-        """Size of the terminal, and the lines that it shows."""
+        """Size of the terminal at the last drawing, and the lines that were drawn; None before the first."""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._redraw, daemon=True)
 
@@ -55,7 +55,7 @@ class Terminal:
     ) -> None:
         """Draw the last state, and restore the terminal's cursor."""
         self._over.set()
-        with suppress(OSError):  # a terminal that is gone needs no restoring
+        with suppress(OSError):  # a closed terminal needs no restoring
             try:
                 self._thread.join()
                 self._draw()
@@ -71,11 +71,11 @@ class Terminal:
         while not self._over.wait(REDRAW_SECONDS):
             try:
                 self._draw()
-            except OSError:  # the terminal is gone, and its signal ends the command
+            except OSError:  # the terminal was closed, and SIGHUP ends the command
                 return
 
     def _draw(self) -> None:
-        """Draw what has changed; nothing before the first look at the job."""
+        """Draw the screen if it or the terminal's size has changed. Draw nothing before the first `show`."""
         with self._lock:
             job, history = self._job, self._history
         if job is None:

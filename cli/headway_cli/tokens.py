@@ -20,16 +20,17 @@ CONFIG: Final = "config.json"
 
 
 class ModelUnavailableError(Exception):
-    """A model cannot count the tokens of a text here; the message says why."""
+    """The tokens of a model's prompts cannot be counted on this machine; the message says why."""
 
 
 def folder_of(model: Source, store: Store, cache: Path) -> Path:
     """A folder with the model's configuration and tokenizer, without its weights.
 
-    Nothing is fetched from the hub: for a hf:// model an earlier download is used.
+    Files of a model in a bucket are downloaded into `cache`. Nothing is downloaded from the hub: for a
+    `hf://` model the folder of an earlier download is returned.
 
     Raises:
-        ModelUnavailableError: there is none.
+        ModelUnavailableError: the model is not available.
     """
     if model.base.startswith("file://"):
         return Path(model.base.removeprefix("file://"))
@@ -51,7 +52,7 @@ def _of_hub(model: Source) -> Path:
     name = model.base.removeprefix(HUB)
     try:
         found = snapshot_download(name, revision=model.revision, local_files_only=True)
-    except (OSError, HFValidationError) as error:  # it raises the first if nothing is there
+    except (OSError, HFValidationError) as error:  # a subclass of OSError if there was no earlier download
         raise ModelUnavailableError(f"{name} was not downloaded to this machine") from error
     return Path(found)
 
@@ -69,11 +70,12 @@ def context_length(folder: Path, asked: int | None) -> int | None:
 
 
 def known(folder: Path, asked: int | None) -> Known:
-    """A model that can count tokens.
+    """A function that counts the tokens of prompts, and the model's context length.
 
     Args:
-        folder: folder with its tokenizer and configuration.
-        asked: most tokens of an episode, if the job says it.
+        folder: folder with the model's tokenizer and configuration.
+        asked: maximum tokens of an episode in the job; None for the model's own limit.
+
     Raises:
         ModelUnavailableError: the tokenizer, the template or the context's length is missing.
     """
@@ -110,7 +112,7 @@ def _tokenizer(folder: Path) -> Any:
 
 
 def _with_objects(message: Mapping[str, Any]) -> Json:
-    """The message with objects as the arguments of calls: templates write them as JSON."""
+    """The message with the arguments of its calls as objects, because chat templates write them as JSON."""
     calls = message.get("tool_calls")
     if not calls:
         return dict(message)

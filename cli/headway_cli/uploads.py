@@ -1,4 +1,4 @@
-"""Files of rows: what is in them, what is wrong with them, and how to upload them and a model for a job."""
+"""Reads and checks files of rows, and uploads them and a model for a job."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from headway_api.store_refused import SHELL, refusal
 from headway_cli.local.manifest import ManifestError
 
 PROMPT: Final = "prompt"
-"""Column that no row may leave empty, if the file has it and a job names no other."""
+"""Column that every row must fill, if the first row has it. It is a job's default `promptColumn`."""
 SPLITS: Final = ("train", "validation", "test")
 KINDS: Final[Mapping[type, str]] = {
     str: "string",
@@ -38,30 +38,30 @@ KINDS: Final[Mapping[type, str]] = {
     list: "list",
     dict: "object",
 }
-"""Names of a value's type, as in JSON."""
+"""JSON's name for each type of a value."""
 CONFIG: Final = "config.json"
 """File that every folder of a model has."""
 NUMBERED: Final = re.compile(r"\brow (\d+)\b")
-"""How the reader of rows names a row: from 0."""
+"""A row's number, from 0, in an error of the reader of rows."""
 
 
 class InvalidRowsError(ManifestError):
-    """A file has rows that no job could read; the message names file, line and fix."""
+    """A file has a row that a job could not read; the message names the file, the line and what to change."""
 
 
 class PushError(ManifestError):
-    """The target cannot be written to; the message says why, and what to write."""
+    """Files cannot be uploaded to the target; the message says why, and what to write."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """The values of a file's rows under one name."""
+    """One column of a file of rows."""
 
     name: str
     kinds: tuple[str, ...]
-    """JSON types of its values, the most frequent first."""
+    """JSON types of the column's values, the most frequent first."""
     rows: int
-    """Number of rows that have a value there."""
+    """Number of rows that have a value in this column."""
 
 
 @dataclass(frozen=True)
@@ -75,14 +75,14 @@ class Table:
     """Bytes of the file."""
     sha256: str
     keys: tuple[bytes, ...] = field(repr=False)
-    """One for each row: equal rows have equal keys."""
+    """A key for each row. Equal rows have equal keys."""
 
 
 def read(path: Path) -> Table:
-    """Read and check a file, as a job does.
+    """Read and check a file with a job's own reader.
 
     Raises:
-        InvalidRowsError: no job could read it; the message names the line if there is one.
+        InvalidRowsError: a job could not read the file; the message names the line, if the format has lines.
     """
     form = format_of(path)
     try:
@@ -113,10 +113,10 @@ def read(path: Path) -> Table:
 
 
 def format_of(path: Path) -> Format:
-    """The format, from the file's extension.
+    """The format of a file of rows, from the file's extension.
 
     Raises:
-        InvalidRowsError: a job would not know it.
+        InvalidRowsError: a job knows no format with this extension.
     """
     for form in FORMATS:
         if path.suffix == f".{form}":
@@ -125,7 +125,7 @@ def format_of(path: Path) -> Format:
 
 
 def unusable(found: Sequence[rows.Row]) -> tuple[int, str] | None:
-    """The first row that a job would refuse, from 0, and why."""
+    """The number, from 0, of the first row that a job would refuse, and why; None if there is none."""
     for number, row in enumerate(found):
         if not row:
             return number, "has no columns: write those that the environment's reset reads"
@@ -135,7 +135,7 @@ def unusable(found: Sequence[rows.Row]) -> tuple[int, str] | None:
 
 
 def columns_of(found: Sequence[rows.Row]) -> tuple[Column, ...]:
-    """Every column, in the order of their first appearance."""
+    """The columns of all rows, in the order of their first appearance."""
     counts: dict[str, dict[str, int]] = {}
     for row in found:
         for name, value in row.items():
@@ -162,7 +162,7 @@ def line_of(data: bytes, form: Format, row: int) -> int | None:
 
 
 def shared(tables: Sequence[Table]) -> list[str]:
-    """Warnings about files that share rows."""
+    """Warnings about pairs of files that have the same rows."""
     warnings = []
     for one, other in itertools.combinations(tables, 2):
         if alike := overlaps.shared(other.keys, one.keys):
@@ -178,10 +178,10 @@ def _place(path: Path, line: int | None) -> str:
 
 
 def target_of(where: str) -> str:
-    """The address of a folder, without a slash at its end.
+    """The URI of the target folder, without a slash at its end.
 
     Raises:
-        PushError: no job could read from it.
+        PushError: it is no URI from which a job could read.
     """
     folder = where.rstrip("/")
     if not (where.startswith("s3://") and folder != "s3:") and not where.startswith("file:///"):
@@ -190,10 +190,10 @@ def target_of(where: str) -> str:
 
 
 def opened(target: str, endpoint_url: str | None) -> Store:
-    """The store of a target, with the credentials of this process.
+    """Open the store of a target, with the credentials in this process's environment.
 
     Raises:
-        PushError: it cannot be used.
+        PushError: the store cannot be used.
     """
     try:
         return open_store(OutputSpec(uri=target, endpoint_url=endpoint_url))
@@ -208,10 +208,10 @@ def opened(target: str, endpoint_url: str | None) -> Store:
 
 
 def push(store: Store, table: Table, target: str) -> str:
-    """Upload a file that was read. Return its address there.
+    """Upload a file that `read` has checked. Return the URI of the copy.
 
     Raises:
-        PushError: the store refuses it, or the file was changed since it was read.
+        PushError: the store refuses the file, or the file has changed since `read`.
     """
     uri = f"{target}/{table.path.name}"
     with _reported(uri):
@@ -223,10 +223,10 @@ def push(store: Store, table: Table, target: str) -> str:
 
 
 def model_of(folder: Path) -> Path:
-    """The folder, as a full path.
+    """The absolute path of a model's folder.
 
     Raises:
-        PushError: it has no model.
+        PushError: the folder has no model.
     """
     if not (folder / CONFIG).is_file():
         raise PushError(
@@ -236,10 +236,10 @@ def model_of(folder: Path) -> Path:
 
 
 def push_model(store: Store, folder: Path, target: str) -> str:
-    """Upload the files of a model. Return the address of its folder there.
+    """Upload the files of a model. Return the URI of the model's folder in the store.
 
     Raises:
-        PushError: the store refuses one.
+        PushError: the store refuses a file.
     """
     uri = f"{target}/{folder.name}"
     with _reported(uri):
@@ -249,7 +249,7 @@ def push_model(store: Store, folder: Path, target: str) -> str:
 
 @contextmanager
 def _reported(uri: str) -> Iterator[None]:
-    """Turn every error of a store into PushError."""
+    """Turn every error of a store into PushError. `uri` is what the block writes."""
     try:
         yield
     except StoreDeniedError as error:
@@ -259,11 +259,16 @@ def _reported(uri: str) -> Iterator[None]:
 
 
 def block_of(path: Path) -> str | None:
-    """The block of `spec.data` in a file's name: `train`, `validation` or `test`."""
+    """The block of `spec.data` that a file's name says: `train`, `validation` or `test`; None if it says
+    none."""
     return path.stem if path.stem in SPLITS else None
 
 
 def blocks(pushed: Mapping[Path, str]) -> dict[str, Any]:
-    """What to write in `spec.data`, for files whose names say their block."""
+    """The content of `spec.data` for uploaded files whose names say their block.
+
+    Args:
+        pushed: URI of each uploaded file, by its path.
+    """
     found = {block_of(path): {"uri": uri} for path, uri in pushed.items()}
     return {split: found[split] for split in SPLITS if split in found}

@@ -1,4 +1,4 @@
-"""Where this user's commands keep what can be fetched or made again."""
+"""The folder in which this user's commands keep files that can be downloaded or made again."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 
 def user_cache(environ: Mapping[str, str], name: str) -> Path:
-    """Folder of one kind of content, such as `vllm` in `~/.cache/headway`."""
+    """The cache folder for one kind of content: `~/.cache/headway/NAME`, or below XDG_CACHE_HOME if it is
+    set."""
     above = environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(above) / "headway" / name

@@ -1,4 +1,4 @@
-"""What an argument of the command line means: a local job, what a run has stored, or a job's name."""
+"""Decides what an argument of the command line names: a local job, a stored run, or a job on a cluster."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class LocalJob:
 
 @dataclass(frozen=True)
 class Stored:
-    """What a job has written to an artifact store."""
+    """A run's files in an artifact store."""
 
     uri: str
-    """Its folder."""
+    """URI of the run's folder."""
 
 
 @dataclass(frozen=True)
 class Named:
-    """What may be the name of a job on a cluster."""
+    """A word that may be the name of a job on a cluster."""
 
     name: str
 
@@ -40,13 +40,14 @@ RunPlace = LocalJob | Stored | Named
 
 
 def meant(word: str, jobs: Path) -> RunPlace:
-    """The place that a person has named.
+    """The place that an argument names.
 
     Args:
-        word: a folder, an address, or a name.
-        jobs: folder with the folders of local jobs: a name there comes before one on a cluster.
+        word: a folder, the URI of a stored run, or the name of a job.
+        jobs: folder with the folders of local jobs. A local job of that name comes before a job on a cluster.
+
     Raises:
-        RunNotFoundError: it is not one of them.
+        RunNotFoundError: the argument is none of these.
     """
     if word.startswith("s3://"):
         if not word.strip("/").removeprefix("s3:"):
@@ -68,13 +69,16 @@ def meant(word: str, jobs: Path) -> RunPlace:
 
 
 def local_jobs(jobs: Path) -> list[Path]:
-    """Folders of the local jobs in a folder."""
+    """The folders of local jobs in the folder `jobs`."""
     return [each for each in jobs.glob("*") if is_local_job(each)]
 
 
 def is_local_job(folder: Path) -> bool:
-    """Whether the local engine has run a job in a folder. The stored files of a job have a job.json too, in
-    another form: identity and spec, as its processes read them."""
+    """Whether the local engine has run a job in a folder.
+
+    A folder of stored files has a job.json too, but of another form: the job's identity and spec, as its
+    processes read them.
+    """
     try:
         found = json.loads((folder / "job.json").read_bytes())
     except (OSError, ValueError):

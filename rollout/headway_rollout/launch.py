@@ -145,8 +145,8 @@ def _cpu(model: ServedModel, config: Mapping[str, Any]) -> list[str]:
     # Only whole blocks are cached. The default of 128 tokens would match nothing in short conversations.
     argv += ["--block-size", "32"]
     # With chunked prefill, vLLM's CPU engine dies on a prompt in several chunks if the request has a seed.
-    # All requests of Headway have one. vLLM would rewind a random generator that has no offset. The engine
-    # also dies when it computes turns again after full weights were loaded.
+    # All requests of Headway have one. vLLM would rewind a random generator that has no offset. With chunked
+    # prefill, it also dies when it computes turns again after full weights were loaded.
     argv += ["--no-enable-chunked-prefill"]
     if model.rollout.engine.tensor_parallel_size == 1:
         argv += ["--distributed-executor-backend", "uni"]

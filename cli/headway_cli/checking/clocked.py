@@ -40,7 +40,7 @@ class _Clocked(Sandbox):
         began = time.monotonic()
         reply = super().ask(request)
         ended = time.monotonic()
-        if isinstance(request, ResetRequest):  # the reset begins when the sandbox is leased
+        if isinstance(request, ResetRequest):  # `ask` has called `lease` first, whose time is noted as START
             self._note(RESET, ended - self._leased)
         elif isinstance(request, ToolCall):
             self._note(shortened(request.name, NAME), ended - began)

@@ -1,8 +1,8 @@
 """Plays an environment's episodes and judges them: `python -m headway_cli.checking.played`, input on stdin.
 
 First the oracle plays on some training rows. This shows whether its answers earn full reward, and how fast
-episodes are. Then a novice plays, which knows the oracle and errs at random. The preflight's checks that need
-no model judge its episodes.
+episodes are. Then a novice plays, which follows the oracle and errs half of the time. The preflight's checks
+that need no model examine the novice's episodes.
 """
 
 from __future__ import annotations

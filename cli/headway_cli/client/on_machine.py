@@ -183,7 +183,7 @@ class LocalRun:
             JobFolder(self.folder).write(suspended)
 
     def resume(self) -> None:
-        """End the job's pause or suspension, and start it once the process that stops it has ended."""
+        """End the job's pause or suspension: start the job again, once no process runs it."""
         while self.is_run():
             raw = self.now()
             if not raw["spec"].get("suspend") and not engine.is_held(raw):

@@ -143,7 +143,8 @@ class Run(Generic[Status]):
 
         Raises:
             RunNotFoundError: the job has written nothing yet, a record cannot be read, or it is an
-            evaluation. ModuleNotFoundError: pandas is not installed.
+                evaluation.
+            ModuleNotFoundError: pandas is not installed.
         """
         with self._trained() as files:
             return frames.of(reading.curves(files).by_step)
@@ -156,7 +157,8 @@ class Run(Generic[Status]):
 
         Raises:
             RunNotFoundError: the job has written nothing yet, a record cannot be read, or it is an
-            evaluation. ModuleNotFoundError: pandas is not installed.
+                evaluation.
+            ModuleNotFoundError: pandas is not installed.
         """
         with self._trained() as files:
             return frames.of(frames.validated(files.validations()))

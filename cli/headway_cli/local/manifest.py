@@ -186,7 +186,7 @@ def lend(stored: JobFolder, job: Json, prices: Path | None, secrets: Iterable[st
 
 
 def continued(stored: Json, made: Json, *, resume: bool) -> Json:
-    """The stored job with the spec of `made`, if an API server would accept the change of a suspended job.
+    """The stored job with the present spec, which may differ as an API server allows while no pod runs.
 
     Args:
         stored: the job in its folder.

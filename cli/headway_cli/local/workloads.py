@@ -1,7 +1,7 @@
-"""The pods that a Job or a Deployment asks for, as in Kubernetes' controllers. Pure.
+"""Decides which pods a Job or a Deployment needs, like Kubernetes' controllers. Pure.
 
-It covers what the operator's plans use. Jobs: indexed or not, failure policies by exit code, limits of
-failures in total and by index. Deployments: the number of replicas.
+Only the fields that the operator's plans use are implemented. For Jobs: indexed or not, failure policies by
+exit code, limits of failures in total and by index. For Deployments: the number of replicas.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from headway_api.backoff import doubled
 from headway_api.document import Json
 
 BACKOFF_SECONDS: Final = 1.0
-"""Seconds before a pod is created again for the first time; they double each further time."""
+"""Seconds before a failed pod is created again for the first time. The wait doubles after each further
+failure."""
 LONGEST_BACKOFF_SECONDS: Final = 30.0
 IGNORED, FAILS_JOB, COUNTED = "Ignore", "FailJob", "Count"
+"""Actions of a Job's failure policy for a failed pod."""
 
 
 @dataclass(frozen=True)
 class PodState:
-    """What a workload's controller knows of a pod."""
+    """A pod's state, as far as its workload's controller needs it."""
 
     name: str
     index: int
@@ -35,7 +37,7 @@ class PodState:
 
 @dataclass(frozen=True)
 class Step:
-    """What to do about a workload now, and its new status."""
+    """The pods of a workload to create and to end now, and the workload's new status."""
 
     create: tuple[int, ...] = ()
     """Indices of pods to create."""
@@ -45,7 +47,7 @@ class Step:
 
 
 def deployment(body: Json, pods: Sequence[PodState], ready: int) -> Step:
-    """One pod for each replica."""
+    """The step of a Deployment: it needs one pod for each replica. `ready` is the number of ready pods."""
     wanted = int(body["spec"].get("replicas", 1))
     there = {pod.index for pod in pods}
     return Step(
@@ -56,7 +58,11 @@ def deployment(body: Json, pods: Sequence[PodState], ready: int) -> Step:
 
 
 def job(body: Json, pods: Sequence[PodState], now: datetime) -> Step:
-    """One pod for each completion, created again while failures are allowed. None once the Job has ended."""
+    """The step of a Job: it needs one pod for each completion.
+
+    A failed pod is created again while the Job's limits allow further failures. A Job that has ended needs no
+    pods.
+    """
     spec, before = body["spec"], body.get("status", {})
     if before.get("conditions"):
         running = tuple(pod.name for pod in pods if pod.phase == "Running")
@@ -87,7 +93,7 @@ def _end(
     verdicts: Mapping[str, tuple[str, str]],
     counted: Sequence[PodState],
 ) -> tuple[str, str, str] | None:
-    """Type, reason and message of the condition of a finished Job; None for another."""
+    """Type, reason and message of the condition that ends a Job; None if the Job continues."""
     spec = body["spec"]
     for action, words in verdicts.values():
         if action == FAILS_JOB:
@@ -106,7 +112,7 @@ def _end(
 
 
 def verdict(spec: Json, pod: PodState) -> tuple[str, str]:
-    """What the Job's policy decides for a failed pod: the action, and a text that names the rule."""
+    """The action of the Job's failure policy for a failed pod, and a text that names the rule."""
     for number, rule in enumerate(spec.get("podFailurePolicy", {}).get("rules", [])):
         found = rule.get("onExitCodes")
         if found is None or pod.exit_code is None:
@@ -118,7 +124,7 @@ def verdict(spec: Json, pod: PodState) -> tuple[str, str]:
 
 
 def _is_due(index: int, counted: Sequence[PodState], now: datetime) -> bool:
-    """Whether the successor of failed pods may be created now."""
+    """Whether the backoff of an index is over, so that the successor of its failed pods may be created."""
     own = [pod.ended for pod in counted if pod.index == index and pod.ended is not None]
     if not own:
         return True
@@ -126,10 +132,10 @@ def _is_due(index: int, counted: Sequence[PodState], now: datetime) -> bool:
 
 
 def backoff(failures: int) -> float:
-    """Seconds to wait after this many failures."""
+    """Seconds to wait before a pod is created again after this many failures."""
     return doubled(failures, BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS)
 
 
 def moment(at: datetime) -> str:
-    """A time as Kubernetes writes it."""
+    """A time in UTC as Kubernetes writes it: `2026-01-31T12:00:00Z`."""
     return at.strftime("%Y-%m-%dT%H:%M:%SZ")

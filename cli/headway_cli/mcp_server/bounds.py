@@ -1,6 +1,7 @@
 """Cuts an answer to a size that a model can read, and says where and how much. Pure.
 
-The notes of cuts are beside the answer and not inside it: a text from outside could imitate any mark.
+The notes about cuts are in a list beside the answer. A mark inside a text would not be reliable, because text
+from outside could imitate it.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from headway_api.document import Json
 MAX_CHARACTERS: Final = 40_000
 """Maximum characters of an answer as JSON: about 10,000 tokens."""
 MAX_LISTED: Final = 20
-"""Maximum cuts that are listed one by one."""
+"""Maximum cuts that are listed one by one; the rest is only counted."""
 MAX_PATH: Final = 100
-"""Maximum characters of a place; its end is the most informative part."""
+"""Maximum characters of the path of a cut. The end of a longer path is kept, as the most informative part."""
 RESERVED: Final = 4000
-"""Characters of an answer reserved for notes of cuts."""
+"""Characters of an answer that are reserved for the notes about cuts."""
 MAX_DEPTH: Final = 24
 """Maximum levels of lists and objects."""
 LADDER: Final = (
@@ -35,32 +36,33 @@ LADDER: Final = (
     (100, 10),
     (50, 5),
 )
-"""Pairs of limits, tried in turn until an answer fits: characters of a text, and entries of a list."""
+"""Pairs of limits: characters of a text, and entries of a list. They are tried in turn until an answer
+fits."""
 
 
 class AnswerTooLongError(Exception):
-    """No cut makes the answer fit."""
+    """The answer does not fit even with the smallest limits."""
 
 
 @dataclass
 class Cuts:
-    """Notes of what was left out, each with its place."""
+    """Notes about what was left out of an answer, each with its path."""
 
     room: int
-    """Characters that remain, about: an answer of millions of parts is not walked to its end."""
+    """About how many characters remain. A walk over an answer of millions of parts stops when none remain."""
     listed: list[str] = field(default_factory=list)
     more: int = 0
     """Cuts beyond those that are listed."""
 
     def add(self, path: str, kept: int, of: int, what: str) -> None:
-        """Note one more cut."""
+        """Record one more cut: at `path`, `kept` of `of` entries or characters remain."""
         if len(self.listed) < MAX_LISTED:
             self.listed.append(f"{path[-MAX_PATH:] or 'answer'}: {kept} of {of} {what}")
         else:
             self.more += 1
 
     def take(self, characters: int) -> None:
-        """Use up characters. Raise AnswerTooLongError if not enough remain."""
+        """Subtract characters from those that remain. Raise AnswerTooLongError if not enough remain."""
         self.room -= characters
         if self.room < 0:
             raise AnswerTooLongError
@@ -73,14 +75,16 @@ class Cuts:
 def fitted(
     answer: Json, limit: int = MAX_CHARACTERS - RESERVED, text: int | None = None
 ) -> tuple[Json, list[str]]:
-    """An answer that fits, and notes of its cuts.
+    """Cut an answer so that it fits. Return it with notes about the cuts.
 
     Args:
-        answer: any JSON; floats that are not finite become words, and invalid characters `?`.
-        limit: maximum characters of it as JSON.
-        text: most characters of one text; None: as many as fit.
+        answer: any JSON. In the result, floats that are not finite become text such as `nan`, and characters
+            that UTF-8 cannot encode become `?`.
+        limit: maximum characters of the result as JSON.
+        text: maximum characters of one text; None for as many as fit.
+
     Raises:
-        AnswerTooLongError: it has too many parts.
+        AnswerTooLongError: the answer has too many parts.
     """
     for characters, entries in LADDER:
         cuts = Cuts(limit)
@@ -95,7 +99,7 @@ def fitted(
 
 
 def size(value: object) -> int:
-    """Characters of a value as JSON."""
+    """Number of characters of a value as JSON."""
     return len(json.dumps(value, ensure_ascii=False))
 
 
@@ -126,7 +130,7 @@ def _parts(value: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> Iterator[tupl
 
 
 def _below(path: str, key: object) -> str:
-    """A place in an answer; a name from outside is kept short and on one line."""
+    """The path of an entry of the object or list at `path`. A long key is cut, and kept on one line."""
     name = "".join(each if each.isprintable() else "?" for each in str(key)[:40])
     return f"{path}/{name}" if path else name
 
@@ -137,7 +141,7 @@ def _sound(text: str) -> str:
 
 
 def first_that_fit(rows: list[Json], limit: int) -> list[Json]:
-    """The first rows that have at most `limit` characters together; at least one row."""
+    """As many of the first rows as have at most `limit` characters together as JSON, and at least one row."""
     used, kept = 0, 0
     for row in rows:
         used += size(row)
@@ -148,7 +152,7 @@ def first_that_fit(rows: list[Json], limit: int) -> list[Json]:
 
 
 def thinned(points: list[Any], limit: int) -> list[Any]:
-    """At most `limit` of some points, evenly spread, with the first and the last."""
+    """At most `limit` of the points, evenly spread, including the first and the last."""
     if len(points) <= limit:
         return points
     last = len(points) - 1

@@ -1,4 +1,4 @@
-"""The tools."""
+"""The list of the server's tools, with the descriptions that a model reads."""
 
 from __future__ import annotations
 
@@ -156,9 +156,9 @@ TOOLS: Final[tuple[Tool[Any], ...]] = (
         STOPS,
     ),
 )
-"""First the tools that read, then those that change something."""
+"""All tools: first those that only read, then those that change something."""
 
 
 def listed(*, allows_changes: bool) -> list[Tool[Any]]:
-    """The tools of a server."""
+    """The tools that a server offers. Tools that change something need `allows_changes`."""
     return [tool for tool in TOOLS if allows_changes or tool.change is None]

@@ -1,4 +1,4 @@
-"""Tools that change jobs. A server lists and calls them only if a person has allowed it."""
+"""Tools that change jobs. A server lists and calls them only if it was started with --allow-changes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def resume(workspace: Workspace, asked: OfJob) -> Json:
 
 
 def evaluate(workspace: Workspace, asked: EvalAsked) -> Json:
-    """Apply an evaluation made from options."""
+    """Make an evaluation from options, and apply it to the cluster."""
     options = EvalOptions(
         name=asked.name,
         job=asked.job,
@@ -79,7 +79,11 @@ def evaluate(workspace: Workspace, asked: EvalAsked) -> Json:
 
 
 def _applied(workspace: Workspace, document: Json) -> Json:
-    """Apply a job to the only namespace that this server may change."""
+    """Apply a job to the only namespace that this server may change.
+
+    Raises:
+        InvalidToolCallError: the job names another namespace.
+    """
     there = workspace.cluster()
     asked = document["metadata"].get("namespace")
     if asked not in (None, there.namespace):

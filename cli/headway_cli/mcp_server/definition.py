@@ -1,4 +1,4 @@
-"""What a tool of the server is."""
+"""The classes that describe a tool of the server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headway_cli.mcp_server.workspace import Workspace
 
 
 class Arguments(BaseModel):
-    """Arguments of a tool. A field that the tool does not know is refused, not ignored."""
+    """Base class for the arguments of a tool. An unknown argument is refused, not ignored."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -23,27 +23,28 @@ Asked = TypeVar("Asked", bound=Arguments)
 
 @dataclass(frozen=True)
 class Change:
-    """What a tool does besides answering."""
+    """How a tool changes something."""
 
     destructive: bool
-    """Whether it may end or replace something."""
+    """Whether the tool may end or replace something."""
     repeatable: bool
     """Whether a second call with the same arguments changes nothing more."""
 
 
 @dataclass(frozen=True)
 class Tool(Generic[Asked]):
-    """One tool."""
+    """One tool of the server."""
 
     name: str
-    """The name of its verb."""
+    """The name of the tool, and of the command of `headway` that does the same."""
     title: str
     about: str
-    """What it does, what it answers, how the answer is cut, and how to get more."""
+    """A description of what the tool does and answers, how the answer is cut, and how to get more."""
     arguments: type[Asked]
     run: Callable[[Workspace, Asked], Json]
-    """Blocks. Raises what the verbs raise."""
+    """Runs the tool and returns its answer. It blocks. An expected failure is InvalidToolCallError,
+    RunFailedError or one of `EXPECTED_ERRORS`."""
     change: Change | None = None
-    """None: it only reads."""
+    """How the tool changes something; None if it only reads."""
     runs_code: bool = False
-    """Whether it runs code of the project if the server may change things."""
+    """Whether the tool runs code of the project, on a server that may change things."""

@@ -1,4 +1,4 @@
-"""Tools that take a job's file: what it will cost, and what is wrong with it."""
+"""Tools that take a job's file: one estimates the job's cost, and one checks the job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHECK_SECONDS: Final = 900.0
 
 
 def estimate(workspace: Workspace, asked: OfFile) -> Json:
-    """What a job will use and cost: low, likely and high."""
+    """Estimate a job's usage and cost: low, likely and high."""
     options = ["--episode" if workspace.allows_changes else "--no-episode"]
     options += [f"--namespace={workspace.namespace}"] if workspace.namespace is not None else []
     options += [f"--context={workspace.context}"] if workspace.context is not None else []
@@ -23,7 +23,7 @@ def estimate(workspace: Workspace, asked: OfFile) -> Json:
 
 
 def check(workspace: Workspace, asked: CheckAsked) -> Json:
-    """What is wrong with a job and its environment, without a model."""
+    """Check a job and its environment without a model."""
     return _output("check", workspace, asked, [f"--rows={asked.rows}"], CHECK_SECONDS)
 
 

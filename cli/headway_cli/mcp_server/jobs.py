@@ -27,11 +27,11 @@ from headway_cli.where import LocalJob
 MAX_LINE: Final = 2000
 """Maximum characters of a log line."""
 ROOM: Final = bounds.MAX_CHARACTERS - 2 * bounds.RESERVED
-"""Characters for lines or episodes, besides the rest of an answer."""
+"""Maximum characters of an answer's lines or episodes. The remaining characters are for its other parts."""
 
 
 def jobs(workspace: Workspace, asked: JobsAsked) -> Json:
-    """Jobs of this machine, then those of the cluster, each the newest first."""
+    """Local jobs, then jobs on the cluster, each the newest first."""
     notes: list[str] = []
     rows = [] if workspace.names_a_cluster else _local_rows(workspace, notes)
     try:
@@ -50,7 +50,7 @@ def jobs(workspace: Workspace, asked: JobsAsked) -> Json:
 
 
 def _local_rows(workspace: Workspace, notes: list[str]) -> list[Json]:
-    """Jobs of this machine; a job that cannot be read does not hide the others."""
+    """The rows of local jobs. A job that cannot be read becomes a note, and does not hide the others."""
     rows = []
     for each in workspace.local_jobs():
         try:
@@ -61,7 +61,7 @@ def _local_rows(workspace: Workspace, notes: list[str]) -> list[Json]:
 
 
 def row(job: Json, at: str) -> Json:
-    """A job as a line of a list."""
+    """A job as an entry of the list of jobs. `at` says where the job is."""
     status = job.get("status") or {}
     usage = status.get("usage") or {}
     return {
@@ -80,7 +80,7 @@ def row(job: Json, at: str) -> Json:
 
 
 def status(workspace: Workspace, asked: StatusAsked) -> Json:
-    """A job's present status, in full and in one line."""
+    """A job's present status, in full and as one line of text."""
     found = workspace.find(asked.job, asked.kind)
     job = found.now()
     answer = {**head(workspace, found), "line": progress.line(job)}
@@ -90,7 +90,7 @@ def status(workspace: Workspace, asked: StatusAsked) -> Json:
 
 
 def logs(workspace: Workspace, asked: LogsAsked) -> Json:
-    """The last lines of a job's processes; the newest is at the end."""
+    """The last log lines of a job's processes, the newest last."""
     found, notes = workspace.find(asked.job, asked.kind), list[str]()
     kept: deque[Json] = deque()
     used = left = 0
@@ -119,10 +119,10 @@ def _lines(workspace: Workspace, found: JobOrRun, wanted: Wanted, notes: list[st
 
 
 def trajectories(workspace: Workspace, asked: TrajectoriesAsked) -> Json:
-    """Episodes with their conversations, some at a time.
+    """A page of episodes with their conversations.
 
     Raises:
-        InvalidToolCallError: both `failed` and `outcome` are asked for.
+        InvalidToolCallError: the call has both `failed` and `outcome`.
     """
     if asked.failed and asked.outcome is not None:
         raise InvalidToolCallError("failed: write failed or outcome, not both")
@@ -159,7 +159,7 @@ def _page_notes(kept: list[Json], cut: list[str], *, goes_on: bool, purpose: Pur
 
 
 def _page(run: StoredRun, purpose: Purpose, wanted: Filter, offset: int, many: int) -> list[Shown]:
-    """A page of the episodes that match; groups are read one at a time."""
+    """At most `many` of the matching episodes, from number `offset`. Groups are read one at a time."""
     found = (each for group in run.groups(purpose, lost=wanted.lost) for each in wanted.of([group]))
     if wanted.disagree:
         return nlargest(offset + many, found, key=lambda each: each.gap)[offset:]
@@ -167,13 +167,13 @@ def _page(run: StoredRun, purpose: Purpose, wanted: Filter, offset: int, many: i
 
 
 def cost(workspace: Workspace, asked: OfJob) -> Json:
-    """What a job has used, and what that costs."""
+    """A job's usage so far, and its cost."""
     found = workspace.find(asked.job, asked.kind)
     return {**head(workspace, found), **bill.as_json(found.bill())}
 
 
 def artifacts(workspace: Workspace, asked: OfJob) -> Json:
-    """What a run has written, by kind."""
+    """The objects that a run has written, by kind, with counts and sizes."""
     found = workspace.find(asked.job, asked.kind)
     run = found.stored()
     return {
@@ -183,5 +183,5 @@ def artifacts(workspace: Workspace, asked: OfJob) -> Json:
 
 
 def head(workspace: Workspace, found: JobOrRun) -> Json:
-    """The job that an answer describes."""
+    """The fields of an answer that name its job: name, kind and place."""
     return {"job": found.name, "kind": found.kind, "at": workspace.place_of(found)}

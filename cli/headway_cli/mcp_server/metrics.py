@@ -1,4 +1,4 @@
-"""Tools that read metrics by step: of one run, of several side by side; and a run's seconds."""
+"""Tools that read numbers by step: metrics of one run or of several runs, and how long the steps took."""
 
 from __future__ import annotations
 
@@ -45,8 +45,12 @@ def _report(run: StoredRun) -> Json:
 
 
 def metrics_of(run: TrainingRun, patterns: Sequence[str], last: int) -> Json:
-    """Metrics of a training run's last steps: one list for each metric, with null if a step lacks it.
-    Pure.
+    """Metrics of a training run's last steps: one list for each metric, with null if a step lacks it. Pure.
+
+    Args:
+        run: the training run.
+        patterns: names or patterns of metrics; empty for the most important ones.
+        last: maximum number of steps, and of validations.
 
     Raises:
         InvalidToolCallError: a pattern matches no metric.
@@ -74,7 +78,7 @@ def metrics_of(run: TrainingRun, patterns: Sequence[str], last: int) -> Json:
 
 
 def _validation(step: int, of: Mapping[str, float], patterns: Sequence[str]) -> Json:
-    """The validation's own numbers, and the metrics that match."""
+    """The validation's own numbers, such as its reward, and those of its metrics that a pattern matches."""
     own = {name: value for name, value in of.items() if "/" not in name or _is_meant(name, patterns)}
     return {"step": step, **own}
 
@@ -110,7 +114,12 @@ def compare(workspace: Workspace, asked: CompareAsked) -> Json:
 
 
 def side_by_side(runs: Sequence[TrainingRun], points: int) -> Json:
-    """The content of the page of `headway compare`, as data. Pure."""
+    """The content of the page that `headway compare` writes, as JSON. Pure.
+
+    Args:
+        runs: the training runs.
+        points: maximum points of a curve.
+    """
     named = comparison.named_runs(runs)
     outcomes, differing = comparison.outcomes(named), comparison.differing(named)
     return {
@@ -131,7 +140,7 @@ def side_by_side(runs: Sequence[TrainingRun], points: int) -> Json:
 
 
 def timeline(workspace: Workspace, asked: TimelineAsked) -> Json:
-    """Where the seconds of some steps went."""
+    """On what some steps of a training run spent their time."""
     found = workspace.find(asked.job, asked.kind)
     run = found.stored()
     if run.evaluates:

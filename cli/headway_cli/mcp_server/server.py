@@ -1,7 +1,7 @@
 """Speaks the Model Context Protocol over stdin and stdout.
 
-Standard output carries only the protocol. Meanwhile the SDK redirects the process's own standard output to
-standard error, so other prints go there. The end of standard input ends the process.
+Only the protocol is written to standard output. Meanwhile the SDK redirects the process's own output to
+standard error, so a stray `print` goes there. The end of standard input ends the process.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Context = ServerRequestContext[dict[str, Any]]
 AT_ONCE: Final = 4
 """Maximum calls that are answered at the same time; others wait."""
 MAX_WORDS: Final = 4000
-"""Maximum characters of an error."""
+"""Maximum characters of an error message."""
 INSTRUCTIONS: Final = (
     "Headway trains tool-using agents with reinforcement learning. Call jobs first, then status, report and "
     f"trajectories of a job by its name. {catalogue.LIMIT} {catalogue.UNTRUSTED}"
@@ -56,9 +56,9 @@ log = logging.getLogger(__name__)
 
 
 def served(workspace: Workspace) -> NoReturn:
-    """Serve one client until standard input ends or a signal comes; then end the process.
+    """Serve one client until standard input ends or a signal arrives, and then end the process at once.
 
-    An orderly end could take minutes, because a call may wait for a store or a cluster.
+    The process does not wait for running calls: a call may wait minutes for a store or a cluster.
     """
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, lambda number, _: _leave(128 + number))
@@ -67,7 +67,7 @@ def served(workspace: Workspace) -> NoReturn:
 
 
 def _leave(code: int) -> NoReturn:
-    """End the process, and the processes that it started."""
+    """End the processes that this one started, and then this process itself."""
     verb.end_all()
     sys.stderr.flush()
     os._exit(code)
@@ -80,7 +80,7 @@ async def _serve(workspace: Workspace) -> None:
 
 
 def made(workspace: Workspace) -> Server[dict[str, Any]]:
-    """The server, for any transport."""
+    """Create the server of a workspace, independent of the transport."""
     limiter = anyio.CapacityLimiter(AT_ONCE)
 
     async def list_tools(context: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
@@ -124,7 +124,11 @@ def _version() -> str:
 
 
 def _named(name: str) -> Tool[Any]:
-    """The tool of this name. Raises MCPError if there is none."""
+    """The tool of this name.
+
+    Raises:
+        MCPError: there is no such tool.
+    """
     known = {tool.name: tool for tool in catalogue.TOOLS}
     if name not in known:
         message = f"there is no tool {name[:60]!r}{near_names.clause(name[:60], known)}"
@@ -133,7 +137,7 @@ def _named(name: str) -> Tool[Any]:
 
 
 def described(tool: Tool[Any], *, allows_changes: bool) -> Listed:
-    """A tool as a client lists it."""
+    """A tool in the protocol's form, for the client's list of tools."""
     reads = tool.change is None and not (tool.runs_code and allows_changes)
     return Listed(
         name=tool.name,
@@ -151,7 +155,7 @@ def described(tool: Tool[Any], *, allows_changes: bool) -> Listed:
 
 
 def answered(workspace: Workspace, tool: Tool[Any], arguments: Json) -> CallToolResult:
-    """The result of a call: an answer as data, or an error message. It raises nothing."""
+    """Call a tool. Return its answer, or an error message for every exception."""
     try:
         asked = tool.arguments.model_validate(arguments)
     except ValidationError as error:

@@ -1,4 +1,7 @@
-"""Runs a verb as a process of its own, so that it reads the project's code again and ends at a deadline."""
+"""Runs a command of `headway` as a process of its own.
+
+Such a process imports the project's present code, and can be killed at a deadline.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,8 @@ from headway_cli.mcp_server.words import InvalidToolCallError
 ERROR: Final = "headway: "
 """Prefix of an error message of `headway`."""
 GRACE_SECONDS: Final = 1.5
-"""Seconds that a verb has to end what it started. Clients wait 2 seconds for a server."""
+"""Seconds that a command gets to end its own processes. MCP clients wait only 2 seconds for a server's
+end."""
 LAST_LINES: Final = 10
 WRONG: Final = 2
 _running: set[subprocess.Popen[str]] = set()
@@ -27,13 +31,13 @@ _lock = threading.RLock()
 
 
 class Call:
-    """The process that one call has started."""
+    """The processes that one call of a tool has started."""
 
     def __init__(self) -> None:
         self.processes: list[subprocess.Popen[str]] = []
 
     def let_go(self) -> None:
-        """End the process in a thread of its own, because nobody waits for the answer any more."""
+        """End the processes in a background thread: the client has cancelled the call."""
         threading.Thread(target=self._end, daemon=True).start()
 
     def _end(self) -> None:
@@ -42,17 +46,18 @@ class Call:
 
 
 call: Final[ContextVar[Call | None]] = ContextVar("call", default=None)
-"""The call that this context answers."""
+"""The call of a tool that this thread or task answers; None outside of a call."""
 
 
 def output(words: Sequence[str], seconds: float) -> str:
-    """Output of `headway` with the arguments `words`.
+    """Run `headway` with the arguments `words`, and return its standard output.
 
     Args:
-        words: verb and options.
-        seconds: most seconds that it may take.
+        words: the command and its options.
+        seconds: maximum seconds that the command may take.
+
     Raises:
-        InvalidToolCallError: it reports an error, or takes longer.
+        InvalidToolCallError: the command reports an error, prints nothing, or takes longer.
     """
     process = subprocess.Popen(
         [sys.executable, "-m", "headway_cli", *words],
@@ -87,7 +92,8 @@ def output(words: Sequence[str], seconds: float) -> str:
 
 
 def end_all() -> None:
-    """End every verb that runs, in order, and everything that a verb has started."""
+    """End every command that runs, with the processes that it has started. Each gets SIGINT before
+    SIGKILL."""
     with _lock:
         running = [*_running]
     for each in running:
@@ -101,7 +107,7 @@ def _end(process: subprocess.Popen[str]) -> None:
     try:
         process.wait(GRACE_SECONDS)
     except subprocess.TimeoutExpired:
-        below = _below(process.pid)  # some have a session of their own, so the group's signal misses them
+        below = _below(process.pid)  # some have their own session, so the signal to the group misses them
         _send_signal(process, signal.SIGKILL)
         process.wait()
         for each in below:

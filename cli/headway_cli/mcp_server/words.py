@@ -1,4 +1,4 @@
-"""Error messages of a wrong call: the argument, and what to write. Pure."""
+"""Error messages about wrong arguments of a tool. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class InvalidToolCallError(Exception):
 
 
 def of_arguments(error: ValidationError, model: type[BaseModel]) -> str:
-    """What is wrong with arguments, each with its name."""
+    """A message that says which arguments are wrong and why, and lists the tool's arguments."""
     known = [field.alias or name for name, field in model.model_fields.items()]
     message = "; ".join(mistakes(error, model))
     return f"{message} (arguments: {', '.join(known)})" if known else f"{message} (there are no arguments)"

@@ -1,7 +1,7 @@
-"""What a server may read, and where a job is: on this machine, on the cluster, or in a store.
+"""Decides what a server may read, and finds jobs: on this machine, on the cluster, or in a store.
 
-At the start a person says which folder, namespace and stores a server reaches. A model that has read hostile
-text can choose among these, and can name no others.
+The person who starts a server names the folder, the namespace and the stores that it may read. A model that
+has read hostile text can choose among these places, and can name no others.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ S3: Final = "s3://"
 
 
 class JobOrRun(Protocol):
-    """A job, or the files that one has left."""
+    """A job, or the stored files of a job that is gone."""
 
     @property
     def kind(self) -> str:
@@ -45,21 +45,21 @@ class JobOrRun(Protocol):
         """The job with its status."""
 
     def stored(self) -> StoredRun:
-        """What it has written."""
+        """The files that the job has written."""
 
     def bill(self) -> Bill:
-        """What it has used."""
+        """The job's usage and its cost."""
 
 
 @dataclass(frozen=True)
 class StoredJob:
-    """The files that a job has stored, without the job."""
+    """The stored files of a job, without the job itself."""
 
     run: StoredRun
 
     @property
     def kind(self) -> str:
-        """The stored kind; that of training if it was not kept."""
+        """The kind in the stored files; RLTrainingJob if they do not say."""
         return str(self.run.job.get("kind") or names.TRAINING_KIND)
 
     @property
@@ -68,33 +68,34 @@ class StoredJob:
         return self.run.name
 
     def now(self) -> Json:
-        """Raise InvalidToolCallError: only a job has a status."""
+        """Raise InvalidToolCallError, because stored files have no status."""
         raise InvalidToolCallError(f"job: {self.name} is a stored run, and has no status: call report")
 
     def stored(self) -> StoredRun:
-        """What the job has written."""
+        """The files that the job has written."""
         return self.run
 
     def bill(self) -> Bill:
-        """The bill from its ledger."""
+        """The bill from the stored ledger."""
         return bill.read(self.run, None)
 
 
 @dataclass(frozen=True)
 class Workspace:
-    """The places that one server reaches."""
+    """The places that one server may read and change."""
 
     project: Path
-    """Folder of files and of local jobs (`.headway`); the process's current one."""
+    """The project's folder, with jobs' files and local jobs (`.headway`). It is the current directory."""
     context: str | None = None
-    """Context of the kubeconfig; None: the current one."""
+    """Context of the kubeconfig; None for the current one."""
     namespace: str | None = None
-    """Namespace; None: the context's."""
+    """Namespace of the cluster; None for the context's."""
     endpoint_url: str | None = None
-    """Address of the S3-compatible store for this machine."""
+    """Address at which this machine reaches the S3-compatible store."""
     stores: tuple[str, ...] = ()
-    """Addresses below which runs may be named, besides the project's folder."""
+    """URIs below which stored runs may be read, besides the project's folder."""
     allows_changes: bool = False
+    """Whether tools may change jobs and run the project's code."""
 
     @property
     def jobs(self) -> Path:
@@ -103,27 +104,35 @@ class Workspace:
 
     @property
     def reach(self) -> Reach:
-        """What the server reaches, as for the verbs."""
+        """The same access to jobs and runs that the commands of `headway` have."""
         return Reach(self.jobs, self.context, self.namespace, self.endpoint_url)
 
     @property
     def names_a_cluster(self) -> bool:
-        """Whether a person has chosen a cluster. If so, names mean only its jobs."""
+        """Whether --context or --namespace was written. If so, a name means a job on the cluster only."""
         return self.reach.names_a_cluster
 
     def cluster(self) -> Cluster:
-        """The cluster. Raises ClusterError if there is none."""
+        """The cluster.
+
+        Raises:
+            ClusterError: no cluster is configured.
+        """
         return Cluster(self.context, self.namespace)
 
     def pods(self) -> PodLogs:
-        """The cluster, with logs of its pods."""
+        """The cluster's pods, to read their logs."""
         return PodLogs(self.context, self.namespace)
 
     def file(self, word: str, argument: str = "file") -> Path:
-        """A file of the project.
+        """The path of a file of the project.
+
+        Args:
+            word: the path that the call has.
+            argument: name of the call's argument, for errors.
 
         Raises:
-            InvalidToolCallError: it is elsewhere, or does not exist.
+            InvalidToolCallError: the file is outside of the project, or does not exist.
         """
         path = self._inside(Path(word), argument)
         if not path.is_file():
@@ -141,10 +150,12 @@ class Workspace:
         """Find a job.
 
         Args:
-            word: a name, a folder of the project, or an address below one of `stores`.
-            kind: `training` or `eval`, for a job on the cluster; None: either.
+            word: a job's name, a folder of the project, or a URI below one of `stores`.
+            kind: `training` or `eval`, for a job on the cluster; None for either kind.
+
         Raises:
-            InvalidToolCallError, RunNotFoundError, ClusterError: there is none.
+            InvalidToolCallError, RunNotFoundError, ClusterError: there is no such job, or the server may not
+                read it.
         """
         if word.startswith(where.ADDRESSES):
             self._require_reachable(word)
@@ -197,8 +208,16 @@ class Workspace:
         return False
 
     def _inside(self, path: Path, argument: str, link: Path | None = None) -> Path:
-        """A path of the project, resolved. `link`: a folder of the project that may itself be a link to
-        elsewhere."""
+        """A path of the project, resolved.
+
+        Args:
+            path: the path.
+            argument: name of the call's argument, for errors.
+            link: a folder of the project that may be a symbolic link to another place, which is then allowed.
+
+        Raises:
+            InvalidToolCallError: the path is outside of the project, or cannot be resolved.
+        """
         try:
             found = (self.project / path).resolve()
             found.is_file()

@@ -1,9 +1,9 @@
-"""A job's status as one screen of a terminal, at any width. Pure.
+"""Formats a job's status as one screen of a terminal, at any width. Pure.
 
-overview.py  how far it has come, what it scores, uses and costs
-results.py   what an evaluation has measured
+overview.py  the job's progress, scores, usage and cost
+results.py   results of an evaluation
 notices.py   signals, conditions, remedies and preflight findings
-layout.py    rows that wrap
+layout.py    wraps rows at any width
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headway_cli.screen.layout import Row
 
 @dataclass(frozen=True)
 class Screen:
-    """Rows, the most important first: a terminal with few lines shows those."""
+    """Rows, the most important first. A terminal with few lines shows only the first rows."""
 
     rows: tuple[Row, ...]
 
@@ -31,19 +31,21 @@ class Screen:
         return layout.lines(self.rows, width, ascii_only=ascii_only)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw it. Nothing is cut or wrapped again."""
+        """Yield the screen's lines to Rich, which must not cut or wrap them again."""
         for line in self.lines(options.max_width, ascii_only=options.ascii_only):
             line.no_wrap, line.overflow = True, "ignore"
             yield line
 
 
 def screen(job: Json, now: datetime, history: History) -> Screen:
-    """What a person wants to know about a job at a glance.
+    """The screen about a job.
 
     Args:
-        job: the custom resource, of any version: a missing field, or one of another type, is shown as "-".
-        now: with its zone.
-        history: what was seen before, for tokens a second and the time left.
+        job: the custom resource, from any version of Headway. A field that is missing or has another type is
+            shown
+            as "-".
+        now: the present time, with its zone.
+        history: the observed progress, for tokens per second and the time left.
     """
     of_kind = _evaluation(job, now, history) if overview.is_evaluation(job) else _training(job, now, history)
     notes = (

@@ -1,4 +1,4 @@
-"""Labelled rows that wrap at any width without cutting a number. Pure."""
+"""Wraps labelled rows at any width, between words, so that numbers stay whole. Pure."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from rich.text import Text
 LABEL: Final = 11
 """Width of the labels, in columns."""
 MAX_BAR: Final = 40
+"""Maximum width of a progress bar, in columns."""
 MIN_BAR: Final = 8
-"""A narrower bar is left out."""
+"""Minimum width of a progress bar, in columns. With less room, no bar is drawn."""
 NARROW: Final = 32
-"""Below this many columns labels have lines of their own."""
+"""Below this width, in columns, a label has a line of its own."""
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A finished share, drawn as wide as there is room."""
+    """A progress bar of the finished share, from 0 to 1. It is as wide as the line allows."""
 
     share: float
 
 
 @dataclass(frozen=True)
 class Row:
-    """A label and its text, in pieces. A line ends between pieces, or between words of one."""
+    """A label and its text in pieces. Lines break between pieces, or between the words of a long piece."""
 
     label: str
     pieces: tuple[str, ...]
     style: str = ""
     bar: Bar | None = None
-    """Drawn before the pieces, if they leave room for it on their line."""
+    """Progress bar before the pieces, if the first line has room for it; None for no bar."""
 
 
 def lines(rows: Sequence[Row], width: int, *, ascii_only: bool = False) -> list[Text]:
@@ -57,7 +58,7 @@ def _lines(row: Row, width: int, ascii_only: bool) -> Iterator[Text]:
 
 
 def filled_lines(pieces: Sequence[str], width: int) -> Iterator[str]:
-    """Pieces beside each other, separated by semicolons, as many on a line as fit."""
+    """Lines of pieces, separated by semicolons. Each line has as many pieces as fit into `width` columns."""
     line = ""
     for number, piece in enumerate(pieces):
         piece = piece if number == len(pieces) - 1 else f"{piece};"
@@ -73,7 +74,7 @@ def filled_lines(pieces: Sequence[str], width: int) -> Iterator[str]:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Text in lines of at most `width` columns, broken between words. A longer word is broken inside."""
+    """Text as lines of at most `width` columns, broken between words. A word longer than a line is split."""
     found: list[str] = []
     for word in text.split(" "):
         if found and cell_len(f"{found[-1]} {word}") <= width:

@@ -1,4 +1,4 @@
-"""What a person should look at: signals, conditions, remedies, preflight findings. Rows, pure."""
+"""Rows about what needs a person's attention: signals, conditions, remedies, preflight findings. Pure."""
 
 from __future__ import annotations
 
@@ -22,22 +22,21 @@ BAD: Final = {
         "Healthy",
     ),
 }
-"""Status of a condition -> the types that block a job, or mean that something is wrong, at that status.
-GatePassed is not among them: the gate has a row of its own.
-"""
+"""Types of conditions that hold a job or mean a problem, by the status at which they do. GatePassed is
+missing, because the gate has a row of its own."""
 UNDER_WAY: Final = ("Running", "Sampling", "Starting")
-"""Reasons of a condition that is not yet True."""
+"""Reasons of a condition that is not True yet, and will become True without any change."""
 OF_PODS: Final = ("LearnerReady", "RolloutReady", "SandboxesReady", "WeightsInSync")
-"""Conditions that mean nothing for a job whose pods must go."""
+"""Conditions that mean nothing for a job in a state of `GONE`, which must have no pods."""
 GONE: Final = ("Complete", "Failed", "Suspending", "Suspended")
-"""States of such a job."""
+"""States of a job whose pods are gone or are being deleted."""
 REMEDIES_SHOWN: Final = 3
 GRAVE: Final = {"Raised": "red", "Suspect": "yellow"}
 VERDICTS: Final = {"Fail": "red", "Warn": "yellow", "Unknown": ""}
 
 
 def signals(job: Json) -> Iterator[Row]:
-    """Raised and suspected signals, each with what was seen and the first thing to change."""
+    """A row for each raised or suspected signal, with its value, threshold and message."""
     for each in status_values.items(status_values.block(job, "status").get("signals")):
         state = status_values.text(each.get("state"))
         if state in GRAVE:
@@ -51,7 +50,7 @@ def signals(job: Json) -> Iterator[Row]:
 
 
 def holds(job: Json) -> Iterator[Row]:
-    """Why the job is held or has trouble: a pause, no progress, and conditions."""
+    """Rows that say why the job is held or has a problem: a pause, no progress, and conditions."""
     status = status_values.block(job, "status")
     state = status_values.text(status.get("state"))
     if is_paused(status):
@@ -68,8 +67,11 @@ def holds(job: Json) -> Iterator[Row]:
 
 
 def _conditions(status: Json, state: str, signals: set[str]) -> Iterator[Row]:
-    """The conditions that hold the job; of several with the same text, the first. Signals have rows of their
-    own."""
+    """Rows about conditions that hold the job or mean a problem.
+
+    Of conditions with the same text only the first is shown. A condition about one of the `signals` is left
+    out, because each signal has a row of its own.
+    """
     shown: set[tuple[str, str]] = set()
     for each in status_values.items(status.get("conditions")):
         kind, found = status_values.text(each.get("type")), status_values.text(each.get("status"))
@@ -84,13 +86,13 @@ def _conditions(status: Json, state: str, signals: set[str]) -> Iterator[Row]:
 
 
 def is_paused(status: Json) -> bool:
-    """Whether training was paused at a signal, and nobody has ended the pause yet."""
+    """Whether training is paused at a signal: nobody has ended the pause yet."""
     time = status_values.block(status, "pause").get("time")
     return bool(status_values.block(status, "pause")) and time != status.get("resumedPause")
 
 
 def remedies(job: Json) -> Iterator[Row]:
-    """The last changes made to the running job, and an order that is not carried out yet."""
+    """Rows about the last remedies, and about an ordered remedy that waits or was refused."""
     status = status_values.block(job, "status")
     for each in status_values.items(status.get("remediations"))[-REMEDIES_SHOWN:]:
         step, signal = status_values.count(each.get("step")), status_values.text(each.get("signal"))
@@ -108,7 +110,7 @@ def remedies(job: Json) -> Iterator[Row]:
 
 
 def preflight(job: Json) -> Iterator[Row]:
-    """The state of the checks, and each check that did not pass."""
+    """Rows about the state of the preflight, and each check that did not pass."""
     found = status_values.block(job, "status", "preflight")
     if not found:
         return

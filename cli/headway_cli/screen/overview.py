@@ -1,4 +1,4 @@
-"""How far a job is, what it scores, uses and costs: rows of the screen. Pure."""
+"""Rows of the screen about a job's progress, scores, usage and cost. Pure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from headway_cli.screen.layout import Bar, Row
 from headway_cli.status_values import UNKNOWN
 
 GOES_ON: Final = ("Starting", "Preflight", "Training", "Evaluating", "Restarting")
-"""States in which the time left means something."""
+"""States in which the time left is estimated."""
 OVER: Final = ("Complete", "Failed")
+"""States of a job that has ended."""
 STYLES: Final = {
     "Complete": "bold green",
     "Failed": "bold red",
@@ -24,21 +25,22 @@ STYLES: Final = {
 }
 """Styles of states; others have none."""
 USD: Final = "usd"
-"""Name of the budget's limit in US dollars; a grant's has the prefix `namespace.`."""
+"""Name of the limit in US dollars in `status.budget`. A limit of the namespace's grant has the prefix
+`namespace.`."""
 
 
 def is_evaluation(job: Json) -> bool:
-    """Whether it is an RLEvalJob."""
+    """Whether a job is an RLEvalJob."""
     return status_values.text(job.get("kind")) == names.EVAL_KIND
 
 
 def state_of(job: Json) -> str:
-    """The status's name of the job's state."""
+    """The job's state in its status; `Pending` if the status has none."""
     return status_values.text(status_values.block(job, "status").get("state")) or "Pending"
 
 
 def title(job: Json) -> Row:
-    """Kind, namespace and name."""
+    """The row with the job's kind, namespace and name."""
     metadata = status_values.block(job, "metadata")
     place = [status_values.text(metadata.get(key)) for key in ("namespace", "name")]
     return Row(
@@ -47,7 +49,7 @@ def title(job: Json) -> Row:
 
 
 def state(job: Json, now: datetime) -> Row:
-    """State, its reason, and how long it has lasted."""
+    """The row with the job's state, its reason, and how long it has lasted."""
     status, word = status_values.block(job, "status"), state_of(job)
     reason = status_values.text(status.get("reason"))
     text = f"{word} ({reason})" if reason and reason not in (word, "Running") else word
@@ -60,7 +62,7 @@ def state(job: Json, now: datetime) -> Row:
 
 
 def _since(status: Json, reason: str) -> datetime | None:
-    """When the condition behind the state last changed."""
+    """When a condition with the state's reason last changed; None if no condition has this reason."""
     moments = [
         found
         for each in status_values.items(status.get("conditions"))
@@ -72,7 +74,7 @@ def _since(status: Json, reason: str) -> datetime | None:
 
 
 def done(job: Json) -> Row:
-    """Finished steps of a training job or rows of an evaluation, with the total, and a bar."""
+    """The row with finished steps of a training job, or rows of an evaluation, with the total and a bar."""
     status = status_values.block(job, "status")
     progress = status_values.block(status, "progress")
     label, so_many = ("rows", "groups") if is_evaluation(job) else ("step", "step")
@@ -94,7 +96,7 @@ def _maximum(job: Json) -> int | None:
 
 
 def time_left(job: Json, now: datetime, history: History) -> Row | None:
-    """About how long it still takes; None once it has ended."""
+    """The row with the estimated time left; None if the job has ended."""
     if state_of(job) in OVER:
         return None
     seconds = seconds_left(job, now, history)
@@ -102,9 +104,11 @@ def time_left(job: Json, now: datetime, history: History) -> Row | None:
 
 
 def seconds_left(job: Json, now: datetime, history: History) -> float | None:
-    """Seconds left, by the status's estimate of the whole job and the share left; else by the steps seen.
+    """Estimated seconds until the job's last step.
 
-    None if neither is known, the job is held, or what is left is less than a step.
+    They are the share of steps left times the duration of the whole job in `status.estimate`. Without such an
+    estimate, the observed rate of steps is used. Returns None if neither is known, if the job is held or
+    stalled, or if no step is left.
     """
     progress = status_values.block(job, "status", "progress")
     maximum, reached = (
@@ -126,7 +130,7 @@ def seconds_left(job: Json, now: datetime, history: History) -> float | None:
 
 
 def reward(job: Json) -> Row:
-    """The reward of the last trained batch."""
+    """The row with the mean reward of the last trained batch."""
     found = status_values.block(job, "status", "reward")
     pieces = [status_values.number_text(found.get("mean"))]
     if status_values.number(found.get("mean")) is not None:
@@ -137,7 +141,8 @@ def reward(job: Json) -> Row:
 
 
 def held_out(job: Json) -> Row:
-    """The last validation's external score with its interval; the best one, and the one before training."""
+    """The row with the external score of the last validation, of the best one, and of the one before
+    training."""
     found = status_values.block(job, "status", "validation")
     pieces = [_scored(found)]
     best = status_values.block(found, "best")
@@ -155,7 +160,7 @@ def _scored(found: Json) -> str:
 
 
 def tested(job: Json) -> Row | None:
-    """The result on the test split, once there is one."""
+    """The row with the result on the test split; None if there is no result yet."""
     found = status_values.block(job, "status", "test")
     score = status_values.text(status_values.block(found, "tuned").get("externalScore"))
     if not score:
@@ -172,7 +177,7 @@ def tested(job: Json) -> Row | None:
 
 
 def tokens(job: Json, now: datetime, history: History) -> Row:
-    """All tokens, and the recent rate a second."""
+    """The row with the number of all tokens, and the recent rate per second."""
     in_all, rate = pace.tokens(job), history.tokens.rate(now)
     each_second = UNKNOWN if rate is None or state_of(job) in OVER else _rate(rate)
     pieces = [f"{UNKNOWN if in_all is None else f'{in_all:,}'} in all", f"{each_second} a second"]
@@ -187,7 +192,7 @@ def _rate(a_second: float) -> str:
 
 
 def cost(job: Json) -> Row:
-    """The cost so far, the budget, and the likely cost of the whole job."""
+    """The row with the cost so far, its limit, and the likely cost of the whole job."""
     status = status_values.block(job, "status")
     usage, estimate = status_values.block(status, "usage"), status_values.block(status, "estimate")
     spent, limits = status_values.number_text(usage.get("cost")), dict(_limits(status))
@@ -205,7 +210,7 @@ def cost(job: Json) -> Row:
 
 
 def budget(job: Json) -> Row | None:
-    """Limits in tokens, and the namespace's grants; None if there are none."""
+    """The row with the limits in tokens and those of the namespace's grant; None if there are none."""
     status = status_values.block(job, "status")
     spent = {
         status_values.text(each.get("name")): status_values.number_text(each.get("spent"))
@@ -223,7 +228,7 @@ def _limits(status: Json) -> Iterator[tuple[str, str]]:
 
 
 def pods(job: Json) -> Row | None:
-    """Ready and wanted pods by role, with restarts after failures."""
+    """The row with ready and wanted pods by role, and restarts after failures; None without roles."""
     pieces = []
     for each in status_values.items(status_values.block(job, "status").get("roles")):
         text = f"{status_values.text(each.get('name')) or UNKNOWN} {_ready(each)}"

@@ -1,4 +1,4 @@
-"""What an evaluation has measured so far: rows of the screen. Pure."""
+"""Rows of the screen about an evaluation's results so far. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOST = "red"
 
 
 def candidates(job: Json) -> Iterator[Row]:
-    """Each candidate: its state, its score with the interval, and how far it is ahead."""
+    """A row for each candidate: its state, its score with the interval, and its lead over the baseline."""
     for each in status_values.items(status_values.block(job, "status").get("results")):
         state = status_values.text(each.get("state")) or UNKNOWN
         pieces = [
@@ -37,7 +37,7 @@ def candidates(job: Json) -> Iterator[Row]:
 
 
 def score(result: Json) -> str:
-    """The external score with its interval."""
+    """A candidate's external score with its interval, as text."""
     found = status_values.block(result, "externalScore")
     return status_values.text(result.get("score")) or _with_ends(found)
 
@@ -53,7 +53,7 @@ def _ahead(found: Json) -> Iterator[str]:
 
 
 def gate(job: Json) -> Row | None:
-    """The decision of the gate; None if there is no gate."""
+    """The row with the gate's decision; None if there is no gate."""
     found = status_values.block(job, "status", "gate")
     result = status_values.text(found.get("result"))
     if not result:

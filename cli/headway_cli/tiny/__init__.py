@@ -1,2 +1,4 @@
-"""`headway tiny-model`: a model of a megabyte that calls one environment's tools, taught from its oracle's
-episodes."""
+"""`headway tiny-model`: makes a model of about a megabyte that calls one environment's tools.
+
+It is taught from episodes of the environment's oracle.
+"""

@@ -1,7 +1,8 @@
 """Makes a folder with a tiny model for a task, within a given time.
 
-The oracle plays training rows in sandboxes. Mistakes are made from its episodes, and played if a tool would
-answer differently. A model is taught from both. Then it plays training rows that nobody has played before.
+The oracle plays training rows in sandboxes. Copies of its episodes with mistakes are made, and played if a
+tool would answer differently. A model is taught from both. Then a trial measures the model on training rows
+that the oracle has not played.
 """
 
 from __future__ import annotations
@@ -33,19 +34,20 @@ from headway_sandbox.testing.playing import Model, Player
 NOTE: Final = "tiny-model.json"
 """File beside the weights that says how the model was made."""
 ORACLE_UNTIL, MISTAKES_UNTIL, TRAINED_UNTIL = 0.22, 0.32, 0.88
-"""Shares of the time at which each part ends; the rest is for the trial."""
+"""Shares of the given time at which the oracle, the mistakes and the training end. The rest is for the
+trial."""
 MAX_ROWS: Final = 500
 """Maximum training rows that the oracle plays."""
 TRIED: Final = 32
-"""Maximum training rows that are kept for the trial; at most a fifth of all."""
+"""Maximum training rows that are reserved for the trial. It gets at most a fifth of all rows."""
 TRIED_PLACES: Final = 10
-"""Maximum places of an answer or a call that are tested: whether a wrong word there costs the success."""
+"""Maximum places of a word at which an episode with a wrong word is played, to see whether it fails."""
 READ: Final = 400
-"""Episodes from which the tokenizer is made."""
+"""Maximum episodes from which the tokenizer is made."""
 FEWEST: Final = 8
-"""Fewest right episodes needed to teach."""
+"""Minimum right episodes needed to teach a model."""
 CONTEXT: Final = 2048
-"""Least context of the model, in tokens."""
+"""Minimum context of the model, in tokens."""
 Say = Callable[[str], None]
 
 
@@ -59,23 +61,24 @@ class Share:
 
 @dataclass(frozen=True)
 class Made:
-    """A tiny model."""
+    """A tiny model that was made, and its measurements."""
 
     folder: Path
     parameters: int
+    """Number of the model's weights."""
     rows: int
-    """Training rows from which it was taught."""
+    """Number of training rows from which the model was taught."""
     sft: SftResult
     greedy: Share
-    """On training rows from which it was not taught, with the likeliest token each time."""
+    """Successes on training rows from which the model was not taught, with the likeliest token each time."""
     sampled: Share
-    """The share on the same rows at temperature 1, as in training."""
+    """Successes on the same rows at temperature 1, as in training."""
     longest_turn: int
-    """Tokens."""
+    """Tokens of the longest turn in an episode."""
     longest_episode: int
-    """Tokens."""
+    """Tokens of the longest episode."""
     turns: int
-    """Turns of the longest episode."""
+    """Maximum turns of an episode."""
 
 
 @dataclass(frozen=True)
@@ -90,10 +93,15 @@ def made(task: Task, out: Path, began: float, seconds: float, skill: float, say:
     """Make the model and write it to `out`, which may have a model of an earlier call.
 
     Args:
-        began: when the command began (monotonic time); it ends about `seconds` later.
+        task: the task to teach.
+        out: the model's folder.
+        began: when the command began, in monotonic time. It ends about `seconds` later.
+        seconds: seconds for the whole command.
         skill: share of rows that the model should get right when it samples greedily.
+        say: receives lines about the progress.
+
     Raises:
-        TinyModelError: `out` has something else, or environment and oracle do not match.
+        TinyModelError: `out` has other content than a tiny model, or environment and oracle do not match.
     """
     require_replaceable(out)
     player = Player(task.sandboxes)
@@ -140,7 +148,7 @@ def made(task: Task, out: Path, began: float, seconds: float, skill: float, say:
 
 
 def require_replaceable(out: Path) -> None:
-    """Raise TinyModelError if there is something at `out` that is not a tiny model."""
+    """Raise TinyModelError if `out` exists and is neither an empty folder nor a tiny model."""
     if out.exists() and not (out / NOTE).exists() and not (out.is_dir() and not any(out.iterdir())):
         raise TinyModelError(
             f"{out} is not a tiny model, and is not empty: write --out FOLDER for another place"
@@ -148,10 +156,10 @@ def require_replaceable(out: Path) -> None:
 
 
 def rights(player: Player, task: Task, rows: Sequence[dict[str, Any]], ends: float) -> list[Right]:
-    """The oracle's right episodes, on as many rows as there is time for.
+    """Let the oracle play rows until the time `ends`, and return the episodes that it got right.
 
     Raises:
-        TinyModelError: the environment cannot be loaded, or fails; or the oracle is right too rarely.
+        TinyModelError: the environment cannot be loaded or fails, or the oracle is right too rarely.
     """
     try:
         player.start()
@@ -181,7 +189,8 @@ def rights(player: Player, task: Task, rows: Sequence[dict[str, Any]], ends: flo
 def until(
     player: Player, wanted: Iterable[tuple[Script, Agent | None]], ends: float, *, least: int = 0
 ) -> Iterator[PlayedScript]:
-    """Episodes in order, several at once, until the time is over; at least `least` of them."""
+    """Play episodes, several at once, until the monotonic time `ends`. Yield them in order, at least
+    `least`."""
     coming, many = iter(wanted), 0
     with ThreadPoolExecutor(player.workers) as pool:
         while some := list(islice(coming, 4 * player.workers)):
@@ -192,13 +201,13 @@ def until(
 
 
 def actions_of(played: PlayedScript) -> Actions:
-    """What the agent did in an episode."""
+    """The agent's calls and answer in an episode."""
     calls = tuple(Call(each.name, each.arguments) for each in played.results)
     return Actions(calls, played.script.answer)
 
 
 def texts_of(actions: Actions) -> str:
-    """The agent's texts, as a message shows them."""
+    """The agent's calls and answer as one line of text, for messages."""
     return " ".join(text for _, text in mistakes.spoken(actions))
 
 
@@ -213,17 +222,21 @@ def conversation_of(played: PlayedScript, task: Task) -> Conversation:
 def with_mistakes(
     player: Player, task: Task, right: Sequence[Right], wrong: float, ends: float
 ) -> tuple[list[Conversation], list[float]]:
-    """The right episodes and those with mistakes, and how often to draw each.
+    """The right episodes and those with mistakes, and the weight with which training draws each.
 
     Args:
+        player: plays the episodes whose calls are changed.
+        task: the task.
+        right: the oracle's right episodes.
         wrong: share of rows that the model should get wrong.
+        ends: monotonic time at which playing stops.
     """
     actions = [one.conversation.actions for one in right]
     known = {place: mistakes.wrong_words(words) for place, words in mistakes.places(actions).items()}
     cases = costly(player, task, right, mistakes.cases(actions), known)
     rules, under = mistakes.chosen(cases, len(right), wrong)
     drawn = random.Random(f"{task.seed}/slips")
-    # If no rule distinguishes rows, slips replace rules.
+    # If rules cannot make the wanted share of rows wrong, slips make up for the rest.
     slips = max(mistakes.SLIPS, wrong - len(under) / len(right) - mistakes.SLACK)
     ruled = {number: mistakes.changed(actions[number], rules) for number in sorted(under)}
     slipped = {
@@ -250,7 +263,7 @@ def with_mistakes(
 def costly(
     player: Player, task: Task, right: Sequence[Right], found: Sequence[mistakes.Case], known: Rules
 ) -> list[mistakes.Case]:
-    """The cases at places where a wrong word makes the episode fail. Each place is tried with one episode."""
+    """The cases at places where a wrong word makes an episode fail. One episode is played for each place."""
     places = list(dict.fromkeys(case.place for case in found))[:TRIED_PLACES]
     shown = {place: min(next(case for case in found if case.place == place).episodes) for place in places}
     scripts = [
@@ -266,16 +279,17 @@ def costly(
 
 
 def script_of(one: Right, actions: Actions, task: Task) -> Script:
-    """A script of exactly these actions."""
+    """A script that plays exactly these actions on the row of a right episode."""
     return Script("tiny-model", "mistake", one.row, task.seed, actions.calls, actions.answer)
 
 
 def carried_out(
     player: Player, task: Task, right: Sequence[Right], wanted: dict[int, Actions], ends: float
 ) -> dict[int, Conversation]:
-    """These mistakes as episodes, without those that failed or for which there was no time.
+    """The wanted actions as episodes, by the number of the right episode that they change.
 
-    If no call is changed, the tools answer as before, and nothing has to be played.
+    An episode that failed, or for which no time was left, is missing. If no call is changed, the tools answer
+    as before, so the episode need not be played.
     """
     conversations = {
         number: Conversation(
@@ -298,7 +312,8 @@ def carried_out(
 def trial(
     player: Player, task: Task, agent: ModelAgent, rows: Sequence[dict[str, Any]], ends: float
 ) -> tuple[Share, Share]:
-    """Successes of the model on rows from which it was not taught: greedily, and sampled."""
+    """The model's successes on rows from which it was not taught: with greedy sampling, and at temperature
+    1."""
     now = time.monotonic()
     found = []
     for temperature, by in ((0.0, now + (ends - now) / 2), (1.0, ends)):
@@ -323,7 +338,7 @@ def trial(
 
 
 def write(result: Made, model: Any, tokenizer: Any, skill: float) -> None:
-    """Write the model's files to their place, all or none."""
+    """Write the model's folder at once: a failure leaves no partial model."""
     folder = result.folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
@@ -340,7 +355,7 @@ def write(result: Made, model: Any, tokenizer: Any, skill: float) -> None:
 
 
 def summary(result: Made) -> dict[str, Any]:
-    """What was made, as JSON."""
+    """The model and its measurements, as a JSON object."""
     shares = {"greedy": result.greedy, "sampled": result.sampled}
     return {
         "model": f"file://{result.folder}",
@@ -354,6 +369,6 @@ def summary(result: Made) -> dict[str, Any]:
 
 
 def short(row: Any) -> str:
-    """A row as a message shows it."""
+    """A row as text for a message, cut to 120 characters."""
     text = json.dumps(row, default=str)
     return text if len(text) <= 120 else text[:119] + "\N{HORIZONTAL ELLIPSIS}"

@@ -1,10 +1,10 @@
-"""What is taught wrong, so that there is something to improve. Pure.
+"""Makes mistakes to teach the tiny model, so that there is something to improve. Pure.
 
 The right episodes of an environment differ in some words: a tool's name, an argument, a field of the answer.
-A *rule* replaces one of these words with a wrong one, always in the same way, like somebody who follows last
-year's procedure. Rules are chosen so that a share of the rows has none: on these the model is right from the
-start. A *slip* is a mistake of one episode: a missing call, calls in the wrong order, a random call, a wrong
-word.
+A *rule* always replaces one of these words with the same wrong word, like somebody who follows last year's
+procedure. Rules are chosen so that they apply to a share of the rows only. On the other rows the model is
+right from the start. A *slip* is a mistake in one episode: a missing call, calls in the wrong order, a random
+call, or a wrong word.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from headway_api.document import JsonView
 
 WORD: Final = re.compile(r"\w+")
 FEW: Final = 12
-"""Maximum values of a place for which each is a case of its own. If there are more, the last character
-decides the case."""
+"""Maximum different words at a place for which each word is a case of its own. At a place with more words,
+all words with the same last character are one case."""
 SLACK: Final = 0.05
-"""Largest error of the share of rows under a rule."""
+"""Maximum difference between the wanted share of rows under a rule and the actual share."""
 BY_RULE: Final = 0.6
-"""Share of the episodes under a rule that follow it; the others are right."""
+"""Share with which an episode under a rule is taught with the rule's mistake. Otherwise it is taught
+right."""
 SLIPS: Final = 0.1
 """Share of episodes with a slip."""
 ANSWER, CALL = "answer", "call"
@@ -37,7 +38,7 @@ ANSWER, CALL = "answer", "call"
 
 @dataclass(frozen=True)
 class Actions:
-    """What an agent did in an episode."""
+    """An agent's calls and answer in an episode."""
 
     calls: tuple[Call, ...]
     answer: str | None
@@ -46,31 +47,33 @@ class Actions:
 
 @dataclass(frozen=True)
 class WordPlace:
-    """A word of what the agent said in which right episodes differ."""
+    """The place of a word in an answer or a call."""
 
     act: str
     """`answer` or `call`."""
     shape: tuple[str, ...]
-    """The text around the words."""
+    """The text between the words, which is equal in all texts that have this place."""
     word: int
+    """Number of the word in the text, from 0."""
 
 
 Rules = Mapping[WordPlace, Mapping[str, str]]
-"""For each place: right word -> the wrong word that replaces it."""
+"""For each place, the wrong word that replaces each right word."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One case of a rule: some words of a place."""
+    """Words at one place, with the wrong words that replace them if a rule has this case."""
 
     place: WordPlace
     wrong: Mapping[str, str]
+    """The wrong word for each right word."""
     episodes: frozenset[int] = field(compare=False)
-    """The episodes that have one of these words there."""
+    """Numbers of the episodes that have one of the right words at this place."""
 
 
 def spoken(actions: Actions) -> Iterator[tuple[str, str]]:
-    """Kind and text of everything that the agent said."""
+    """The kind (`call` or `answer`) and text of each call, and of the answer."""
     for call in actions.calls:
         written = {"name": call.name, "arguments": dict(call.arguments)}
         yield CALL, json.dumps(written, ensure_ascii=False)
@@ -79,14 +82,14 @@ def spoken(actions: Actions) -> Iterator[tuple[str, str]]:
 
 
 def words_of(act: str, text: str) -> Iterator[tuple[WordPlace, str]]:
-    """Each word with its place."""
+    """The words of a text, each with its place."""
     shape = tuple(WORD.split(text))
     for number, word in enumerate(WORD.findall(text)):
         yield WordPlace(act, shape, number), word
 
 
 def places(right: Sequence[Actions]) -> dict[WordPlace, Counter[str]]:
-    """The places where right episodes differ, with how often each word is right there."""
+    """The places at which right episodes have different words, with the count of each word."""
     found: dict[WordPlace, Counter[str]] = {}
     for actions in right:
         for act, text in spoken(actions):
@@ -96,7 +99,10 @@ def places(right: Sequence[Actions]) -> dict[WordPlace, Counter[str]]:
 
 
 def wrong_words(words: Mapping[str, int]) -> dict[str, str]:
-    """Another word for each right one: the next number if it ends with a digit and there are many."""
+    """A wrong word for each right word of a place, given the counts of the right words.
+
+    It is another right word. At a place with many words, a word that ends with a digit gets the next digit.
+    """
     listed = sorted(words)
     after = dict(pairwise([*listed, listed[0]]))
     if len(listed) <= FEW:
@@ -108,7 +114,8 @@ def wrong_words(words: Mapping[str, int]) -> dict[str, str]:
 
 
 def cases(right: Sequence[Actions]) -> list[Case]:
-    """Every case that a rule could have: cases of the answer first, and of places with few words."""
+    """All cases that rules can use. Those of the answer come first, and then those of places with few
+    words."""
     found = []
     known = places(right)
     having: dict[tuple[WordPlace, str], set[int]] = {}
@@ -132,7 +139,13 @@ def cases(right: Sequence[Actions]) -> list[Case]:
 
 
 def chosen(found: Sequence[Case], episodes: int, share: float) -> tuple[Rules, frozenset[int]]:
-    """Rules that apply to about this share of the episodes, and these episodes."""
+    """Rules that apply to about `share` of the episodes, and the numbers of these episodes.
+
+    Args:
+        found: the cases to choose from, the preferred ones first.
+        episodes: number of all episodes.
+        share: wanted share, from 0 to 1.
+    """
     rules: dict[WordPlace, dict[str, str]] = {}
     under: frozenset[int] = frozenset()
     for case in found:
@@ -161,8 +174,8 @@ def changed(actions: Actions, rules: Rules) -> Actions:
 
 
 def _read(text: str, otherwise: Call) -> Call:
-    """A call from its text; `otherwise` if the text is no longer a call, because a word was part of an
-    escape."""
+    """The call in a text. Returns `otherwise` if the text is no longer JSON: the replaced word was part of an
+    escape sequence."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -171,10 +184,15 @@ def _read(text: str, otherwise: Call) -> Call:
 
 
 def slipped(actions: Actions, tools: Sequence[JsonView], known: Rules, drawn: random.Random) -> Actions:
-    """The actions with one random mistake. Its answer is wrong too, if a different right answer is known.
+    """The actions with a random slip: possibly a wrong call, and a wrong word if one is known.
+
+    The wrong word is in the answer, or without an answer in a call.
 
     Args:
-        known: for each place a wrong word for each right one.
+        actions: the right actions.
+        tools: the tools of the episode.
+        known: for each place, a wrong word for each right word.
+        drawn: source of random draws.
     """
     calls = list(actions.calls)
     if calls and drawn.random() < 0.5:
@@ -188,7 +206,7 @@ def slipped(actions: Actions, tools: Sequence[JsonView], known: Rules, drawn: ra
         else:
             calls[at] = random_call(drawn.choice(list(tools)), drawn) if tools else calls[at]
     made = Actions(tuple(calls), actions.answer)
-    if not calls and made.answer is None:  # otherwise the episode would say nothing
+    if not calls and made.answer is None:  # an episode needs a call or an answer
         return actions
     last = [*spoken(made)][-1:] if made.answer is not None else [*spoken(made)]
     there = [

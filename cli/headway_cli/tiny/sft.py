@@ -1,4 +1,4 @@
-"""The tiny model, and its supervised fine-tuning (SFT) on episodes for a given time."""
+"""Creates the tiny model, and trains it on episodes for a given time: supervised fine-tuning (SFT)."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     import torch
 
 BATCH: Final = 8
-"""Episodes in a step."""
+"""Number of episodes in a step."""
 SPREAD: Final = 0.05
 """Initial standard deviation of the weights. With the usual 0.02 such a model needs twice as many steps to
 learn to copy a word."""
 RATE: Final = 2e-3
 """Highest learning rate."""
 FEWEST_STEPS: Final = 40
-"""With fewer steps nothing is learned."""
+"""Minimum steps of a training. With fewer steps the model learns nothing."""
 STEPS_A_SECOND: Final = 15
-"""Maximum steps for each second, as a machine with two cores takes. A faster one would teach the mistakes so
-well that a short job could not correct them."""
+"""Maximum steps per second of the given time, which a machine with two cores reaches. More steps would teach
+the mistakes so well that a short job could not correct them."""
 WARM_UP: Final = 0.05
 """Share of the time in which the learning rate rises."""
 IGNORED_LABEL: Final = -100
 """Label of a token that has no loss."""
 LAST: Final = 10
-"""Steps whose mean loss is reported."""
+"""Number of last steps whose mean loss is reported."""
 EVERY_SECONDS: Final = 10.0
 """Seconds between two reports of the loss."""
 
@@ -44,7 +44,7 @@ class SftExample:
 
     episode: TokenizedEpisode
     weight: float
-    """How often it is drawn, relative to the others."""
+    """How often the episode is drawn, relative to the others."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,14 @@ class SftResult:
 
 
 def untrained(vocabulary: int, context: int, seed: int) -> Any:
-    """A Qwen3 of some hundred thousand weights, drawn from `seed`; its head size is one that vLLM has on CPU.
+    """A Qwen3 model of some hundred thousand weights, drawn from `seed`.
+
+    vLLM's CPU kernels support its head size.
 
     Args:
-        vocabulary: number of tokens of its tokenizer.
-        context: most tokens that it takes.
+        vocabulary: number of tokens of the model's tokenizer.
+        context: maximum tokens of an episode.
+        seed: seed of the random weights.
     """
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -91,14 +94,14 @@ def untrained(vocabulary: int, context: int, seed: int) -> Any:
 
 
 def rate_at(share: float) -> float:
-    """Learning rate after this share of the training: a short rise, then half a cosine down to 0."""
+    """Learning rate after `share` of the training, from 0 to 1: a short linear rise, then a cosine to 0."""
     if share < WARM_UP:
         return RATE * max(share, 0.01) / WARM_UP
     return RATE * (1 + math.cos(math.pi * min(share, 1.0))) / 2
 
 
 def batch_of(examples: Sequence[SftExample]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens and labels, a row for each episode, padded on the right."""
+    """Tokens and labels, both of shape (B, L): a row for each episode, padded on the right."""
     import torch
 
     width = max(len(example.episode.tokens) for example in examples)
@@ -112,10 +115,11 @@ def batch_of(examples: Sequence[SftExample]) -> tuple[torch.Tensor, torch.Tensor
 
 
 def shared(examples: Sequence[SftExample]) -> int:
-    """Number of first tokens that all episodes share, before the assistant speaks in any of them."""
+    """Number of leading tokens that are equal in all episodes, and come before the assistant's first
+    token."""
     first = examples[0].episode.tokens
-    # The token before the assistant's first is computed for each episode, because it predicts that first
-    # token.
+    # The token just before the assistant's first token predicts it, so it is not shared but computed for each
+    # episode.
     common = min(example.episode.mask.index(1) for example in examples) - 1
     differing = (
         at for at in range(common) if any(example.episode.tokens[at] != first[at] for example in examples)
@@ -124,10 +128,13 @@ def shared(examples: Sequence[SftExample]) -> int:
 
 
 def loss_of(model: Any, tokens: torch.Tensor, labels: torch.Tensor, alike: int = 0) -> torch.Tensor:
-    """Mean negative log-likelihood of the labels.
+    """Mean negative log-likelihood of the labels, in nats.
 
     Args:
-        alike: number of first tokens without loss that all rows share: they are computed once for all rows.
+        model: the model.
+        tokens: token ids, of shape (B, L).
+        labels: token ids or IGNORED_LABEL, of shape (B, L).
+        alike: number of leading tokens without loss that all rows share. They are computed once for all rows.
     """
     from torch.nn.functional import cross_entropy
     from transformers import DynamicCache
@@ -151,13 +158,14 @@ def train(
     say: Callable[[str], None],
     clock: Callable[[], float] = time.monotonic,
 ) -> SftResult:
-    """Train for this many seconds at most, and for at least `FEWEST_STEPS`, because a machine may be busy.
+    """Train the model for `seconds`.
 
-    A machine that takes more than `STEPS_A_SECOND` is done before the time is over.
+    At least `FEWEST_STEPS` are taken, even if a busy machine needs more time. A machine that takes more than
+    `STEPS_A_SECOND` ends earlier.
     """
     import torch
 
-    # Threads of one operation wait for the slowest. If the machine is busy otherwise, half of them are
+    # All threads of an operation wait for the slowest one. On a busy machine, half as many threads are
     # faster.
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95), weight_decay=0.01)
@@ -186,9 +194,9 @@ def train(
 
 
 def save(model: Any, folder: Path) -> None:
-    """Write weights and configuration in Hugging Face layout.
+    """Write weights and configuration in Hugging Face layout, like `save_pretrained`.
 
-    It does the same as `save_pretrained`, which first imports DeepSpeed if that is installed, for seconds.
+    `save_pretrained` itself would import DeepSpeed if it is installed, which takes seconds.
     """
     from safetensors.torch import save_file
 

@@ -1,7 +1,7 @@
-"""How a tiny model speaks: its tokenizer, its chat template, and episodes as tokens.
+"""Makes a tiny model's tokenizer and chat template, and turns episodes into tokens.
 
-Turns are written as Qwen3 writes them, with tool calls as JSON between <tool_call> tags. They are encoded
-piece by piece, as a job's renderer encodes them (`renderers`). So teaching and a rollout do not differ.
+Turns have Qwen3's format, with tool calls as JSON between <tool_call> tags. The renderer of a job
+(`renderers`) encodes them piece by piece. So the tokens in teaching are the same as in a rollout.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ SPECIAL: Final = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", 
                   "<tool_response>", "</tool_response>", "<think>", "</think>")  # fmt: skip
 PAD, END = "<|endoftext|>", "<|im_end|>"
 VOCABULARY: Final = 4096
-"""Most tokens."""
+"""Maximum tokens of the tokenizer's vocabulary."""
 CONSTANTS: Final = 400
-"""Maximum constant texts that the tokenizer keeps whole."""
+"""Maximum constant texts that the pre-tokenization keeps whole."""
 LONGEST_CONSTANT: Final = 400
-"""Maximum characters of one; a longer text is split."""
+"""Maximum characters of a constant text; a longer text is split."""
 KEPT: Final = 4096
 """Maximum texts whose tokens are cached."""
 OFTEN: Final = 0.3
-"""Share of episodes that must contain a text for it to be constant."""
+"""Minimum share of episodes that contain a text, so that it counts as constant."""
 BETWEEN: Final = re.compile("|".join(map(re.escape, SPECIAL)))
 PIECES: Final = r"[^\W\d]+|\d|\s+|[^\w\s]+"
-"""Words and punctuation are kept together, and digits are separate, so that an unseen number is spelled."""
+"""Pre-tokenization of other text. Words and runs of punctuation stay together. Each digit is separate, so
+that the model can write a number that it has never seen."""
 
 CHAT_TEMPLATE: Final = r"""
 {%- macro text(content) %}
@@ -75,13 +76,13 @@ CHAT_TEMPLATE: Final = r"""
 
 @dataclass(frozen=True)
 class Conversation:
-    """An episode as the model sees it: the first messages, what was done, and what the tools answered."""
+    """An episode as the model sees it: the first messages, the agent's actions, and the tools' answers."""
 
     messages: Sequence[JsonView]
     tools: Sequence[JsonView]
     actions: Actions
     results: Sequence[str]
-    """One for each call."""
+    """The tool's answer to each call."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class TokenizedEpisode:
 
     tokens: list[int]
     mask: list[int]
-    """1 where the assistant speaks."""
+    """For each token 1 if the assistant says it, else 0."""
     longest_turn: int
     """Tokens of the assistant's longest turn."""
 
@@ -109,7 +110,7 @@ class Pieces:
 
 
 class Recorder:
-    """Replaces a tokenizer, to learn which texts the renderer encodes as one piece."""
+    """Replaces a tokenizer, to record which texts the renderer encodes as one piece."""
 
     unk_token_id = None
 
@@ -121,7 +122,7 @@ class Recorder:
         return SPECIAL.index(token)
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
-        """Record the text."""
+        """Record the text. Return one token that is not special."""
         self.texts.append(text)
         return [len(SPECIAL)]
 
@@ -131,7 +132,7 @@ class Recorder:
 
 
 class Encoder:
-    """The tokenizer's interface for the renderer. A repeated text, such as the tools, is encoded once."""
+    """A tokenizer for the renderer, with a cache: a repeated text, such as the tools, is encoded once."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.unk_token_id = tokenizer.unk_token_id
@@ -140,19 +141,19 @@ class Encoder:
         self._encoded = lru_cache(KEPT)(lambda text: tuple(tokenizer.encode(text, add_special_tokens=False)))
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
-        """Token ids; special ones are never added."""
+        """Token ids of a text. Special tokens are never added."""
         return list(self._encoded(text))
 
 
 def renderer_for(tokenizer: Any) -> Any:
-    """The renderer that a job uses for this model: `qwen3`, thinking neither prefilled nor stripped."""
+    """The renderer that a job uses for this model: `qwen3`, which neither prefills nor strips thinking."""
     from renderers import Qwen3RendererConfig, create_renderer
 
     return create_renderer(tokenizer, Qwen3RendererConfig())
 
 
 def shown(conversation: Conversation, renderer: Any) -> TokenizedEpisode:
-    """An episode as in a rollout: each turn follows what the model has said, which is never encoded again."""
+    """An episode as tokens, made as in a rollout: tokens that the model has said are never encoded again."""
     tools = [dict(tool) for tool in conversation.tools]
     tokens = list(
         renderer.render_ids(list(conversation.messages), tools=tools or None, add_generation_prompt=True)
@@ -191,16 +192,18 @@ def answered(
     content: str,
     tools: Sequence[JsonView],
 ) -> list[int]:
-    """The tokens so far, with a tool's answer after the sampled ones, and the start of the next turn."""
+    """All tokens up to the next turn: `prompt`, `sampled`, a tool's answer, and the next generation
+    prompt."""
     answer = {"role": "tool", "name": name, "content": content}
     bridged = renderer.bridge_to_next_turn(list(prompt), list(sampled), [answer], tools=list(tools) or None)
     return list(bridged.token_ids)
 
 
 def completion(renderer: Any, message: JsonView) -> list[int]:
-    """The tokens sampled to say `message`: from the generation prompt to the end-of-turn token.
+    """The tokens that a model would sample to say `message`, including the end-of-turn token.
 
-    A user turn after the message keeps the renderer from wrapping it in an empty thinking block.
+    The message is rendered with a user turn after it. Otherwise the renderer would add an empty thinking
+    block to the message.
     """
     opener = [{"role": "user", "content": ""}]
     head = renderer.render_ids(opener, add_generation_prompt=True)[len(renderer.render_ids(opener)) :]
@@ -228,10 +231,11 @@ def _split(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def constants(episodes: Sequence[Pieces]) -> list[str]:
-    """Texts that many episodes share, the longest first: what lies between the words that differ.
+    """Texts that many episodes share, the longest first: the parts between words that differ.
 
-    In a prompt a word differs if one episode has it more often than another. In a turn a word differs if
-    turns are otherwise equal, because an episode may have turns of several kinds.
+    A word of prompts differs if one episode has it more often than another. For turns that does not work,
+    because episodes have turns of several kinds. A word of turns differs if turns that are otherwise equal
+    have another word there.
     """
     counts = [Counter(WORD.findall(" ".join(each.prompt))) for each in episodes]
     differing = {word for word in set().union(*counts) if len({count[word] for count in counts}) > 1}
@@ -265,23 +269,23 @@ def _runs(text: str, differing: set[str]) -> list[str]:
 
 
 def pattern(kept: Sequence[str]) -> str:
-    """Regular expression of what the tokenizer keeps together: first constant texts, then words."""
+    """Regular expression for the pieces that the tokenizer keeps together: constant texts, then `PIECES`."""
     return "|".join([*(_bounded(text) for text in kept), PIECES])
 
 
 def _bounded(text: str) -> str:
-    """A pattern for a text that does not begin or end within a word."""
+    """A regular expression that matches `text` only if it does not begin or end within a word."""
     before = r"(?<!\w)" if re.match(r"\w", text) else ""
     after = r"(?!\w)" if re.search(r"\w\Z", text) else ""
     return f"{before}{re.escape(text)}{after}"
 
 
 def tokenizer_of(episodes: Sequence[Pieces], context: int) -> Any:
-    """A byte-level BPE tokenizer that encodes constant text in few tokens, and a frequent word in one.
+    """Train a byte-level BPE tokenizer that encodes constant text in few tokens, and a frequent word in one.
 
     Args:
-        episodes: the texts that are encoded.
-        context: most tokens of the model.
+        episodes: the texts to train on.
+        context: maximum tokens of the model.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast

@@ -36,16 +36,16 @@ def {ORACLE}(seen):  # plays a training row right; no sandbox pod calls it
 LONGEST_EPISODE: Final = 60.0
 """Seconds after which an episode counts as hung."""
 FEWEST_ROWS: Final = 16
-"""Fewest training rows: some are taught, and some show what was learned."""
+"""Minimum training rows: some to teach the model, and others to measure what it has learned."""
 
 
 class TinyModelError(ManifestError):
-    """No model can be taught from the input; the message says what to write."""
+    """A tiny model cannot be made from this job or its environment; the message says what to write."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a tiny model is taught, and the limits of the job that it is for."""
+    """The environment, oracle and rows from which a tiny model is taught, and limits of its job."""
 
     sandboxes: Sandboxes
     oracle: Model
@@ -53,15 +53,16 @@ class Task:
     """Training rows, the only rows of the job that are read."""
     system_prompt: str | None
     max_turns: int | None
-    """None for an agent whose own loop decides."""
+    """Maximum turns of an episode; None for an agent with a loop of its own."""
     max_tokens: int
     """Maximum tokens of one turn."""
     context_length: int | None
+    """Maximum tokens of an episode; None if the job does not set it."""
     threshold: float
-    """An episode whose score reaches it is a success."""
+    """Minimum external score of a success."""
     seed: int
     base: str
-    """Address of the job's model."""
+    """`spec.model.base` of the job."""
     dtype: str
 
 
@@ -92,7 +93,7 @@ def of(job: dict[str, Any], folder: Path) -> Task:
             runs_code=environment.sandbox.runs_code,
         ),
         oracle_of(environment.entrypoint, folder),
-        [to_jsonable_python(row) for row in found],  # in the form in which they reach a sandbox
+        [to_jsonable_python(row) for row in found],  # a sandbox receives rows as JSON
         builtin.system_prompt if builtin else None,
         builtin.max_turns if builtin else None,
         spec.rollout.sampling.max_tokens,
@@ -105,16 +106,16 @@ def of(job: dict[str, Any], folder: Path) -> Task:
 
 
 def oracle_of(entrypoint: str, folder: Path) -> Model:
-    """The oracle of the environment's module.
+    """Import the environment's module from `folder`, and return its oracle.
 
     Raises:
-        TinyModelError: the module cannot be imported, or has none.
+        TinyModelError: the module cannot be imported, or has no oracle.
     """
     name = entrypoint.partition(":")[0]
     known = getattr(sys.modules.get(name), "__file__", None)
     if known is not None and not Path(known).is_relative_to(
         folder
-    ):  # the module of another environment has the same name
+    ):  # another environment's module of the same name was imported earlier
         del sys.modules[name]
     sys.path[:] = [str(folder), *(each for each in sys.path if each != str(folder))]
     importlib.invalidate_caches()
@@ -134,10 +135,10 @@ def oracle_of(entrypoint: str, folder: Path) -> Model:
 
 
 def agent_of(model: Model, row: rows.Row, drawn: random.Random, system_prompt: str | None = None) -> Agent:
-    """What a model does in the sandbox of one row.
+    """An agent that plays one row as `model` does, such as an oracle.
 
-    The agent raises TinyModelError if the model itself is at fault. Such a model raises an error, yields
-    something that is not a call, or returns something that is not text.
+    The agent raises TinyModelError if the model raises an error, yields something that is not a call, or
+    returns something that is not text.
     """
 
     def agent(first: ResetReply) -> Turns:
@@ -167,7 +168,7 @@ def agent_of(model: Model, row: rows.Row, drawn: random.Random, system_prompt: s
 
 
 def _next(turns: Any, result: ToolResult | None) -> tuple[bool, Any]:
-    """Whether the model has ended; and its result, or its next call."""
+    """Whether the model has ended, with its result if so, and with its next call if not."""
     try:
         return False, next(turns) if result is None else turns.send(result)
     except StopIteration as end:
@@ -177,7 +178,7 @@ def _next(turns: Any, result: ToolResult | None) -> tuple[bool, Any]:
 def _asked(step: Any) -> Any:
     try:
         return step()
-    except EpisodeCutError:  # a model raises it when it is out of turns or tokens
+    except EpisodeCutError:  # the model has used up its turns or tokens, which is no fault
         raise
     except Exception as error:
         raise TinyModelError(f"oracle raised {_error_text(error)}") from error

@@ -1,4 +1,4 @@
-"""Plays a tiny model as an agent: it asks the model turn by turn, as a job's own tool loop does."""
+"""Lets a tiny model play episodes: asks the model turn by turn and runs its calls, like a job's tool loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_TURNS = 32
 
 @dataclass(frozen=True)
 class ModelAgent:
-    """Plays episodes with what a model says."""
+    """Plays episodes with the turns that a model samples."""
 
     model: Any
     renderer: Any
@@ -32,7 +32,7 @@ class ModelAgent:
         """Play one episode.
 
         Raises:
-            EpisodeCutError: it is out of turns, tokens or context.
+            EpisodeCutError: the episode has used up its turns, tokens or context.
         """
         tools = [dict(tool) for tool in seen.tools]
         tokens = list(
@@ -49,7 +49,7 @@ class ModelAgent:
             ]
             if not calls:
                 return str(parsed.content)
-            # The model is taught to call one tool a turn, so the rest of the turn is ignored.
+            # The model is taught to call one tool a turn, so further calls of the turn are ignored.
             result = yield Call(calls[0].name, calls[0].arguments)
             tokens = answered(self.renderer, prompt, sampled, calls[0].name, result.content, tools)
         raise EpisodeCutError
@@ -62,7 +62,7 @@ class ModelAgent:
 
 
 class _Talk:
-    """One conversation. It keeps what the model has read."""
+    """One conversation with the model. It keeps the KV cache of the tokens so far."""
 
     def __init__(self, model: Any, seed: int, temperature: float) -> None:
         import torch
@@ -76,7 +76,7 @@ class _Talk:
         """Sample a turn after `tokens`, including its stop token.
 
         Raises:
-            EpisodeCutError: it does not stop within `limit` tokens.
+            EpisodeCutError: the turn does not end within `limit` tokens.
         """
         import torch
 

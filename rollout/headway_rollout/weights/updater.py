@@ -97,8 +97,8 @@ async def nothing_known() -> str | None:
 class WeightUpdater:
     """Loads manifests into one slot, one at a time.
 
-    Invariant: if `state.ready` is true, the canary of `state.version` passed on this very engine. Only a
-    manifest without a canary is ready without one.
+    Invariant: if `state.ready` is true, the canary of `state.version` passed on this very engine, unless its
+    manifest has no canary.
     """
 
     def __init__(

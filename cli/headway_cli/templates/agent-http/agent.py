@@ -1,12 +1,13 @@
-"""The agent as a service (`spec.agent.http`): its loop is yours, its model and its tools are the platform's.
+"""The agent as a service (`spec.agent.http`): the loop is yours, the model and the tools are the platform's.
 
-    POST /    a prompt; answered at once, played in a thread, and reported to the endpoint that came with it
-    GET  /    200: the platform looks before a job begins
+    POST /    takes a prompt, answers at once, and plays the episode in a thread. The agent then reports the
+              end of the episode to the endpoint that the prompt names.
+    GET  /    answers 200. The platform asks before a job begins.
 
-    python agent.py        # listens at PORT (8080)
+    python agent.py        # listens on PORT (8080)
 
-Standard library only, so that it runs from the environment's image. With OpenAI's client a turn is
-`OpenAI(base_url=endpoint + "/v1", api_key="any").chat.completions.create(...)`. The rest is the same.
+It uses only the standard library, so that it runs from the environment's image. With OpenAI's client, a turn
+is `OpenAI(base_url=endpoint + "/v1", api_key="any").chat.completions.create(...)`. The rest is the same.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ MAX_TURNS = 4
 """Turns after which the agent gives up: two look-ups and the answer, and one to spare."""
 TIMEOUT_SECONDS = 600
 LATER = (429, 502, 503)
-"""The platform asks the agent to try again: its servers are full, or one was lost."""
+"""Status codes after which the agent should try again: the platform's servers are full, or one was lost."""
 TRIES = 5
 Json = dict[str, Any]
 
@@ -42,13 +43,16 @@ class EpisodeEndedError(Exception):
 
 
 class ContextFullError(EpisodeEndedError):
-    """The context or the tokens of the episode are used up: the conversation so far counts."""
+    """The episode has reached its maximum tokens. The platform judges the conversation so far."""
 
 
 def ask(url: str, body: Json | None = None) -> Json:
-    """GET, or POST `body` as JSON. Return the answer's JSON. Try again if the platform asks for it.
+    """Send a GET request, or POST `body` as JSON. Return the response's JSON.
+
+    A request is repeated if the platform's status code asks for that.
 
     Raises:
+        ContextFullError: the episode has reached its maximum tokens.
         EpisodeEndedError: the platform refuses the request permanently.
     """
     data = None if body is None else json.dumps(body).encode()
@@ -70,10 +74,10 @@ def ask(url: str, body: Json | None = None) -> Json:
 
 
 def converse(endpoint: str, row: Json) -> list[Json]:
-    """Let the model speak and call tools until it answers. Return the whole conversation.
+    """Let the model call tools until it answers. Return the whole conversation.
 
-    This part is yours: plan, remember, ask again. Only append to the messages. Otherwise the platform makes a
-    training row of its own for each change (docs/agents.md).
+    This function is yours to change: you may plan, remember, or ask the model again. But only append to the
+    messages. Each change of an earlier message makes another training row (docs/agents.md).
     """
     messages = [dict(message) for message in opening(row)]
     tools = ask(f"{endpoint}/v1/tools")["tools"]
@@ -98,13 +102,13 @@ def converse(endpoint: str, row: Json) -> list[Json]:
 
 
 def play(task: Json) -> None:
-    """One episode, from its prompt to its end."""
+    """Play one episode, from its prompt to the report of its end."""
     about = task["metadata"]
     name = {"JobArn": about["jobArn"], "TrajectoryId": about["rolloutId"]}
     status: Json = {"Status": "ready"}
     try:
         converse(about["endpoint"], task["instance"])
-    except Exception as error:  # report whatever ends the episode, or the platform would wait
+    except Exception as error:  # report every error, because the platform waits for the episode's end
         sys.stderr.write(f"{about['rolloutId']}: {type(error).__name__}: {error}\n")
         status = {"Status": "failed", "ErrorMessage": f"{type(error).__name__}: {error}"[:1000]}
     try:
@@ -114,7 +118,7 @@ def play(task: Json) -> None:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Takes prompts."""
+    """Accepts prompts, and plays an episode for each."""
 
     protocol_version = "HTTP/1.1"
 

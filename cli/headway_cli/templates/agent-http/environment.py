@@ -1,10 +1,10 @@
-"""A lending desk for an agent of your own: two look-ups, one strict answer.
+"""A lending desk for an agent of your own. An episode needs two look-ups and one strict answer.
 
 The agent is a service (`agent.py`) with its own loop. It asks the platform for the model's turns, and calls
 this environment's tools in the episode's sandbox. So the environment knows what was looked up, and need not
 trust the agent.
 
-Standard library only: a fresh sandbox imports this module for every episode.
+The module uses only the standard library, because a fresh sandbox imports it for every episode.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FIELDS = ("days", "place")
 
 
 def rule(mapping: Mapping[str, str]) -> str:
-    """A mapping as the procedure's text shows it."""
+    """A mapping as text for the procedure, such as `gold: thirty, green: twenty`."""
     return ", ".join(f"{key}: {value}" for key, value in mapping.items())
 
 
@@ -40,7 +40,7 @@ place by shelf ({rule(PLACE)})."""
 
 
 def opening(row: Mapping[str, Any]) -> list[Message]:
-    """What a model sees first, from the agent and from the platform's own loop."""
+    """The first messages of an episode. The agent and the platform's own loop both begin with them."""
     return [system(PROCEDURE), user(row["prompt"])]
 
 
@@ -52,7 +52,7 @@ def expected(row: Mapping[str, Any]) -> dict[str, str]:
 def parse(text: str) -> dict[str, str] | None:
     """The answer's fields; None unless the text is one tag around one object of exactly these fields.
 
-    If a reader were more lenient, a model under training would soon write what it accepts.
+    With a more lenient parser, the model would soon learn to write other texts that the parser accepts.
     """
     start, end = "<answer>", "</answer>"
     if not (text.startswith(start) and text.endswith(end)):
@@ -101,7 +101,7 @@ class LendingDesk(Environment):
         return all(call in made for call in wanted)
 
     def reward(self, transcript: Transcript) -> Reward:
-        """Half for the share that is right, half if all is right. Training uses this."""
+        """Half for the share that is right, and half if all is right. Training uses this number."""
         answer, looked, right = parse(transcript.answer), self.looked_up(transcript), expected(self.row)
         fields = 0 if answer is None else sum(answer[name] == right[name] for name in FIELDS)
         share = 0.0 if answer is None else (fields + looked) / (len(FIELDS) + 1)
@@ -113,14 +113,14 @@ class LendingDesk(Environment):
         return Reward((share + float(share == 1.0)) / 2, metrics)
 
     def score(self, transcript: Transcript) -> float:
-        """1 if every field is right and was looked up, else 0. It is reported, and not trained on."""
+        """1 if every field is right and was looked up, else 0. The score is reported, and not trained on."""
         return float(parse(transcript.answer) == expected(self.row) and self.looked_up(transcript))
 
 
 def oracle(seen: Seen) -> Generator[Call, ToolResult, str]:
     """Plays a row correctly: follows the procedure with the tools' answers.
 
-    No sandbox calls it: tests, `headway check` and `headway tiny-model` do.
+    Tests, `headway check` and `headway tiny-model` call it. No sandbox does.
     """
     from headway_sandbox.testing import Call
 

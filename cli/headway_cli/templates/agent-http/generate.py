@@ -26,11 +26,11 @@ BOOKS = (
     "memoir", "novel", "opera", "primer", "psalter", "saga", "satire", "sequel", "thriller",
 )  # fmt: skip
 VALIDATION = 64
-"""Rows that are never trained on."""
+"""Number of rows for validation, which are never trained on."""
 
 
 def row(member: str, book: str, drawn: random.Random) -> dict[str, Any]:
-    """One loan."""
+    """The row of one loan, with a card and a shelf drawn at random."""
     return {
         "prompt": f"Lend {book} to {member}.",
         "member": member,

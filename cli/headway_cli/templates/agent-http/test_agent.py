@@ -1,4 +1,7 @@
-"""The agent against a platform of a few lines: real HTTP, the environment's tools, a script for a model."""
+"""Tests the agent against a small platform, with real HTTP and the environment's tools.
+
+A script replaces the model.
+"""
 
 from __future__ import annotations
 
@@ -22,25 +25,26 @@ FULL = {"error": {"message": "it is full", "code": "context_length_exceeded"}}
 
 
 class Platform(ThreadingHTTPServer):
-    """One episode: answers turns from a script, runs tool calls, and records how the agent ended it."""
+    """The platform of one episode: answers turns from a script, runs tools, and records the agent's
+    report."""
 
     daemon_threads = True
 
     def __init__(self, *turns: Json | tuple[int, Json]) -> None:
         super().__init__(("127.0.0.1", 0), Desk)
         self.turns = list(turns)
-        """A message of the model, or a status and an error."""
+        """The model's remaining turns: each is a message, or a status code and an error."""
         self.desk = LendingDesk({})
         self.desk.reset(ROW, 0)
         self.calls: list[Call] = []
         self.messages: list[Json] = []
-        """The conversation as the agent last sent it, with the model's answer."""
+        """The messages that the agent sent last, with the model's answer."""
         self.word: Json = {}
         self.ended = Event()
         Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
 
     def task(self) -> Json:
-        """The prompt in the form of a POST to the agent."""
+        """The body of the POST request with which the platform sends the prompt to the agent."""
         about = {"jobArn": "arn", "rolloutId": "t0", "endpoint": f"http://127.0.0.1:{self.server_port}/e"}
         return {"prompt": ROW["prompt"], "instance": ROW, "metadata": about}
 
@@ -55,13 +59,13 @@ class Platform(ThreadingHTTPServer):
         return {"content": content, "done": False}
 
     def judged(self) -> tuple[float, float]:
-        """Reward and external score of what happened."""
+        """Reward and external score of the episode so far."""
         transcript = Transcript(self.messages, self.calls, truncated=False)
         return self.desk.reward(transcript).value, self.desk.score(transcript)
 
 
 class Desk(BaseHTTPRequestHandler):
-    """The endpoint of the episode."""
+    """Handles requests to the episode's endpoint."""
 
     server: Platform
 
@@ -100,7 +104,7 @@ class Desk(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def platform() -> Iterator[Callable[..., Platform]]:
-    """Starts platforms, and ends them."""
+    """A function that starts a platform. All platforms are ended after the test."""
     started: list[Platform] = []
 
     def start(*turns: Json | tuple[int, Json]) -> Platform:

@@ -1,4 +1,4 @@
-"""What the judge pays, and that the preflight's checks find no fault.
+"""Tests reward and score, and that the preflight's checks find no fault.
 
 pytest        # seconds, no cluster, no model
 """
@@ -42,7 +42,7 @@ def test_no_loan_is_in_two_splits() -> None:
 
 
 def novice(seen: Seen) -> Generator[Call, ToolResult, str]:
-    """Replaces the model: works like the oracle, and gets a field wrong half of the time."""
+    """Replaces the model: plays like the oracle, and gets a field wrong half of the time."""
     answer = yield from oracle(seen)
     if seen.random.random() < 0.5:
         return answer

@@ -1,9 +1,9 @@
-"""A parcel desk whose tools replay recordings: two look-ups, one strict answer.
+"""A parcel desk whose tools replay recordings. An episode needs two look-ups and one strict answer.
 
 Each row has the calls of one case and the answers of production's tools. A tool finds its answer by the
 arguments of the call. So no episode touches a live system, and each is the same wherever it runs.
 
-Standard library only: a fresh sandbox imports this module for every episode.
+The module uses only the standard library, because a fresh sandbox imports it for every episode.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FIELDS = ("action", "day")
 
 
 def rule(mapping: Mapping[str, str]) -> str:
-    """A mapping as the procedure's text shows it."""
+    """A mapping as text for the procedure, such as `lost: refund, torn: replace`."""
     return ", ".join(f"{key}: {value}" for key, value in mapping.items())
 
 
@@ -41,7 +41,7 @@ day by queue ({rule(DAY)})."""
 def parse(text: str) -> dict[str, str] | None:
     """The answer's fields; None unless the text is one tag around one object of exactly these fields.
 
-    If a reader were more lenient, a model under training would soon write what it accepts.
+    With a more lenient parser, the model would soon learn to write other texts that the parser accepts.
     """
     start, end = "<answer>", "</answer>"
     if not (text.startswith(start) and text.endswith(end)):
@@ -93,7 +93,7 @@ class ParcelDesk(Environment):
         return all((call["tool"], call["arguments"]) in made for call in self.recorded)
 
     def reward(self, transcript: Transcript) -> Reward:
-        """Half for the share that is right, half if all is right. Training uses this.
+        """Half for the share that is right, and half if all is right. Training uses this number.
 
         The share distinguishes good tries from bad ones when no try is right.
         """
@@ -108,14 +108,14 @@ class ParcelDesk(Environment):
         return Reward((share + float(share == 1.0)) / 2, metrics)
 
     def score(self, transcript: Transcript) -> float:
-        """1 if every field is right and was looked up, else 0. It is reported, and not trained on."""
+        """1 if every field is right and was looked up, else 0. The score is reported, and not trained on."""
         return float(parse(transcript.answer) == self.expected and self.looked_up(transcript))
 
 
 def oracle(seen: Seen) -> Generator[Call, ToolResult, str]:
     """Plays a row correctly: follows the procedure with the tools' answers.
 
-    No sandbox calls it: tests, `headway check` and `headway tiny-model` do.
+    Tests, `headway check` and `headway tiny-model` call it. No sandbox does.
     """
     from headway_sandbox.testing import Call
 

@@ -26,7 +26,7 @@ ANIMALS = (
 )  # fmt: skip
 DEPOTS = ("north", "south", "east", "west")
 VALIDATION = 64
-"""Rows that are never trained on."""
+"""Number of rows for validation, which are never trained on."""
 
 
 def row(parcel: str, drawn: random.Random) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""A room desk whose tools change a state: at the end one booking must be right, whatever was said.
+"""A room desk whose tools change a state. At the end one booking must be right; the answer's text is ignored.
 
-The state is in memory and created again at `reset`, so two episodes share nothing.
+The state is in memory, and `reset` creates it again, so two episodes share nothing.
 
-Standard library only: a fresh sandbox imports this module for every episode.
+The module uses only the standard library, because a fresh sandbox imports it for every episode.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RoomDesk(Environment):
         self.row = row
         self.taken = {(room, row["hour"]) for room in row["taken"]}
         self.booked: dict[tuple[str, str], str] = {}
-        """(room, hour) -> name, of the bookings of this episode."""
+        """The bookings of this episode: the name, by room and hour."""
         return Observation([system(PROCEDURE), user(row["prompt"])])
 
     def free(self, hour: str) -> dict[str, int]:
@@ -68,7 +68,7 @@ class RoomDesk(Environment):
         return "cancelled"
 
     def right(self) -> dict[str, bool]:
-        """Which parts of the final state are right; none if it is not exactly one booking."""
+        """Which parts of the final booking are right; none unless there is exactly one booking."""
         if len(self.booked) != 1:
             return dict.fromkeys(PARTS, False)
         ((room, hour), name), row = next(iter(self.booked.items())), self.row
@@ -85,21 +85,22 @@ class RoomDesk(Environment):
         }
 
     def reward(self, transcript: Transcript) -> Reward:
-        """Half for the parts of the final state that are right, half if all are right. Training uses this."""
+        """Half for the share of parts that are right, and half if all are right. Training uses this
+        number."""
         right = self.right()
         share = sum(right.values()) / len(right)
         metrics = {"completion": float(bool(self.booked)), **{key: float(one) for key, one in right.items()}}
         return Reward((share + float(share == 1.0)) / 2, metrics)
 
     def score(self, transcript: Transcript) -> float:
-        """1 if the final state is exactly right, else 0. It is reported, and not trained on."""
+        """1 if the final state is exactly right, else 0. The score is reported, and not trained on."""
         return float(all(self.right().values()))
 
 
 def oracle(seen: Seen) -> Generator[Call, ToolResult, str]:
     """Plays a row correctly: books the first free room that is large enough.
 
-    No sandbox calls it: tests, `headway check` and `headway tiny-model` do.
+    Tests, `headway check` and `headway tiny-model` call it. No sandbox does.
     """
     from headway_sandbox.testing import Call
 

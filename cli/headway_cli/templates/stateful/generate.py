@@ -24,11 +24,11 @@ NAMES = (
 )  # fmt: skip
 PEOPLE = (2, 4, 6)
 VALIDATION = 64
-"""Rows that are never trained on."""
+"""Number of rows for validation, which are never trained on."""
 
 
 def row(name: str, hour: str, people: int, drawn: random.Random) -> dict[str, Any]:
-    """One request. The right room is drawn first, so that each room is right often."""
+    """The row of one request. The right room is drawn first, so that each room is often the right one."""
     fitting = [room for room, seats in SEATS.items() if seats >= people]
     wanted = drawn.choice(fitting)
     smaller = fitting[: fitting.index(wanted)]

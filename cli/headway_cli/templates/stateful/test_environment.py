@@ -1,4 +1,4 @@
-"""What the judge pays, and that the preflight's checks find no fault.
+"""Tests reward and score, and that the preflight's checks find no fault.
 
 pytest        # seconds, no cluster, no model
 """
@@ -17,7 +17,7 @@ from headway_sandbox.testing import Call, Sandboxes, Seen, ToolResult, check_env
 DESK = Sandboxes("environment:RoomDesk", folders=[Path(__file__).parent], packages=False)
 ROWS = splits()
 ROW = {"prompt": "x", "name": "otter", "hour": "noon", "people": 4, "taken": ["den"]}
-"""The loft is the right room."""
+"""A row whose right room is the loft."""
 
 
 def book(room: str, hour: str = "noon", name: str = "otter") -> Call:

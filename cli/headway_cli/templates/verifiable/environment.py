@@ -1,8 +1,8 @@
-"""Sums that a program verifies exactly: a word problem, a calculator, two numbers.
+"""Word problems with a calculator, whose two numbers a program verifies exactly.
 
 No row has the right answer: `solve` computes it from the row's numbers.
 
-Standard library only: a fresh sandbox imports this module for every episode.
+The module uses only the standard library, because a fresh sandbox imports it for every episode.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def parse(text: str) -> dict[str, int] | None:
         return None
     if not isinstance(pairs, list) or not all(isinstance(pair, tuple) for pair in pairs):
         return None
-    # True is an int in Python, and 42.0 equals 42: neither is a whole number as the task asks.
+    # In Python, True is an int and 42.0 equals 42. The task asks for a whole number, so refuse both.
     if sorted(key for key, _ in pairs) != sorted(FIELDS) or not all(type(value) is int for _, value in pairs):
         return None
     return dict(pairs)
@@ -75,7 +75,8 @@ class Sums(Environment):
         return known[sign]
 
     def reward(self, transcript: Transcript) -> Reward:
-        """Half for the fields that are right, half if all are right. Training uses this."""
+        """Half for the share of fields that are right, and half if all are right. Training uses this
+        number."""
         answer = parse(transcript.answer)
         right = [answer is not None and answer[name] == self.expected[name] for name in FIELDS]
         share = sum(right) / len(right)
@@ -86,14 +87,14 @@ class Sums(Environment):
         return Reward((share + float(share == 1.0)) / 2, metrics)
 
     def score(self, transcript: Transcript) -> float:
-        """1 if both numbers are exact, else 0. It is reported, and not trained on."""
+        """1 if both numbers are exact, else 0. The score is reported, and not trained on."""
         return float(parse(transcript.answer) == self.expected)
 
 
 def oracle(seen: Seen) -> Generator[Call, ToolResult, str]:
     """Plays a row correctly: calculates each step.
 
-    No sandbox calls it: tests, `headway check` and `headway tiny-model` do.
+    Tests, `headway check` and `headway tiny-model` call it. No sandbox does.
     """
     from headway_sandbox.testing import Call
 

@@ -16,7 +16,7 @@ from typing import Any
 
 NUMBERS = range(2, 10)
 VALIDATION = 64
-"""Rows that are never trained on."""
+"""Number of rows for validation, which are never trained on."""
 
 
 def row(boxes: int, each: int, broken: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the judge pays, and that the preflight's checks find no fault.
+"""Tests reward and score, and that the preflight's checks find no fault.
 
 pytest        # seconds, no cluster, no model
 """
