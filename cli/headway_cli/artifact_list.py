@@ -84,8 +84,7 @@ def contents(root: str, sizes: Mapping[str, int]) -> Contents:
 
 
 def matching(keys: Iterable[str], pattern: str) -> list[str]:
-    """The keys that a pattern matches. Its `*` and `?` also match `/`, and a folder's name matches all keys
-    below it."""
+    """The keys that a pattern matches. `*` and `?` match `/` too. A folder's name matches all keys in it."""
     below = f"{pattern.rstrip('/')}/*"
     return [key for key in keys if fnmatchcase(key, pattern) or fnmatchcase(key, below)]
 

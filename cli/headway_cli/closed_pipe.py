@@ -24,8 +24,7 @@ class ClosedPipeError(Exception):
 
 
 def out() -> int | None:
-    """File descriptor of standard output if it is a pipe or a socket, so that a process reads it; else
-    None."""
+    """File descriptor of standard output if it is a pipe or a socket, which has a reader; else None."""
     try:
         found = sys.stdout.fileno()
         kind = os.fstat(found).st_mode
@@ -83,8 +82,7 @@ class _Reader:
 
 
 def give_up() -> None:
-    """Discard the remaining output. Otherwise the interpreter would flush it at exit, and print a
-    traceback."""
+    """Discard the remaining output. Otherwise Python would flush it at exit, and print a traceback."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

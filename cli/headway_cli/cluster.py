@@ -242,8 +242,7 @@ def _refusal(error: ApiException) -> tuple[str, str]:
 
 
 def _is_absent(error: ApiException) -> bool:
-    """Whether the API server says that the job does not exist. For an unknown kind its 404 has no such
-    reason."""
+    """Whether the API server says that the job is absent. A 404 for an unknown kind has another reason."""
     return bool(error.status == 404 and _refusal(error)[1] == "NotFound")
 
 

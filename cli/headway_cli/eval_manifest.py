@@ -85,8 +85,7 @@ def manifest(asked: EvalOptions, training: Json | None) -> Json:
 
 
 def _name(asked: EvalOptions, training: Json | None) -> str:
-    """The default name. It differs from the training job's, because each local job has a folder of its
-    name."""
+    """The default name. It differs from the training job's, because a local job's folder has its name."""
     of = asked.job or (training["metadata"]["name"] if training is not None else None)
     return "evaluation" if of is None else f"{of}-eval"
 

@@ -44,8 +44,7 @@ def expert(oracle: Model, faults: list[str]) -> Player:
 
 
 def novice(oracle: Model) -> Player:
-    """A player that is right half of the time. Otherwise it alters the oracle's answer or calls, or plays at
-    random."""
+    """A player that is right half of the time. Else it alters an answer or calls, or plays at random."""
     right = expert(oracle, [])  # ignore its faults: an oracle may well fail after an altered call
 
     def player(seen: Seen) -> Turns:

@@ -30,8 +30,7 @@ class Reach:
 
     @property
     def names_a_cluster(self) -> bool:
-        """Whether a context or namespace was named. If so, a name means a job on the cluster, and no local
-        job."""
+        """Whether a context or namespace was named. If so, a name means a job on the cluster only."""
         return self.context is not None or self.namespace is not None
 
     def place(self, word: str) -> RunPlace:

@@ -225,8 +225,7 @@ def _weights(found: ReplayResult) -> list[str]:
 
 
 def shown_metrics(recorded: Mapping[str, float], replayed: Mapping[str, float]) -> list[str]:
-    """Names of the metrics to show: those in `SHOWN`, and others whose values differ. Durations are left
-    out."""
+    """Names of the metrics to show: those in `SHOWN`, and others that differ, except for durations."""
     both = [*dict.fromkeys([*SHOWN, *sorted({*recorded, *replayed})])]
     return [
         name

@@ -4,5 +4,4 @@ from __future__ import annotations
 
 
 class RunNotFoundError(Exception):
-    """There is no run at the named place, or the run cannot be read; the message says what to name
-    instead."""
+    """The named place has no run, or the run cannot be read; the message says what to name instead."""

@@ -89,8 +89,7 @@ def chosen(run: StoredRun, which: str, base: str | None) -> Chosen:
 
 
 def _is_complete(run: StoredRun, step: int) -> bool:
-    """Whether a step's folder has the whole model beside a delta, which the learner writes at the job's
-    end."""
+    """Whether a step's folder has a whole model beside the delta, written when the job ended."""
     try:
         return run.store.size(f"{run.layout.weights(step)}/{EXPORT_FILE}") >= 0
     except ObjectNotFoundError:

@@ -259,8 +259,7 @@ def _reported(uri: str) -> Iterator[None]:
 
 
 def block_of(path: Path) -> str | None:
-    """The block of `spec.data` that a file's name says: `train`, `validation` or `test`; None if it says
-    none."""
+    """The block of `spec.data` in a file's name: `train`, `validation` or `test`; None for another name."""
     return path.stem if path.stem in SPLITS else None
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 
 def user_cache(environ: Mapping[str, str], name: str) -> Path:
-    """The cache folder for one kind of content: `~/.cache/headway/NAME`, or below XDG_CACHE_HOME if it is
-    set."""
+    """The cache folder for one kind of content, `headway/NAME` below XDG_CACHE_HOME or `~/.cache`."""
     above = environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(above) / "headway" / name

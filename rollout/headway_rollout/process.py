@@ -162,8 +162,7 @@ class EngineProcess:
         await self._bury()
 
     async def kill(self) -> None:
-        """End the engine at once, so that no request in flight gets an answer. `lines` is complete
-        afterwards."""
+        """End the engine at once: no request in flight gets an answer. `lines` is complete afterwards."""
         self._killed = True
         await self._bury()
 

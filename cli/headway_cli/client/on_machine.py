@@ -1,5 +1,4 @@
-"""Jobs on this machine: each is `headway run --local` in a process of its own, with a folder for its
-files."""
+"""Jobs on this machine: each is a process of `headway run --local`, with a folder for its files."""
 
 from __future__ import annotations
 
@@ -160,8 +159,7 @@ class LocalRun:
         return job
 
     def is_run(self) -> bool:
-        """Whether a process of this machine runs the job. Such a process holds a lock file beside the
-        folder."""
+        """Whether a process of this machine runs the job: it then holds the lock file beside the folder."""
         child = children.get(self.folder)
         if child is not None and child.code is None:
             return True

@@ -44,8 +44,7 @@ class Trajectory(Shown):
 
     @property
     def step(self) -> int:
-        """In training, the learner's step when the episode's group began. In a validation, the measured
-        step."""
+        """In training, the learner's step when the group began. In a validation, the measured step."""
         return self.group.step
 
     @property

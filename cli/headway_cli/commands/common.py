@@ -73,8 +73,7 @@ JsonLines = Annotated[Form, typer.Option(help="For people, or one JSON object a 
 
 
 def reach(namespace: str | None, context: str | None, endpoint_url: str | None = None) -> Reach:
-    """Access to the jobs and runs that a command's argument may name: local ones, the cluster's, the
-    store's."""
+    """Access to the local jobs, the cluster's jobs and the stored runs that an argument may name."""
     return Reach(JOBS, context, namespace, endpoint_url)
 
 
@@ -117,8 +116,7 @@ class ProgressPrinter:
 
 @contextmanager
 def reported_errors() -> Iterator[None]:
-    """Turn an error of the input or the cluster into a message and exit code 2, and Ctrl-C into exit code
-    130."""
+    """Turn errors of the input or the cluster into a message and exit code 2, and Ctrl-C into 130."""
     try:
         yield
     except KeyboardInterrupt:

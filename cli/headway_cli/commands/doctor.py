@@ -105,8 +105,7 @@ def doctor(
 
 
 def _sampling(document: Json, episodes: int | None) -> Json:
-    """The job with a preflight that samples episodes, and whose failure ends the job: no learner may
-    start."""
+    """The job with a preflight that samples episodes, and that ends the job if it fails, before a learner."""
     spec = document.get("spec")
     block = spec.get("preflight") if isinstance(spec, dict) else None
     if episodes is None and isinstance(block, dict) and block.get("episodes") == 0:

@@ -33,8 +33,7 @@ class Mode(Enum):
 
 
 def mode(output: Form, *, plain: bool) -> Mode:
-    """JSON if `output` asks for it, a screen if the terminal can be redrawn and `plain` is false; else
-    lines."""
+    """JSON if `output` says so, a screen if the terminal can be redrawn and `plain` is false, else lines."""
     if output is Form.JSON:
         return Mode.JSON
     drawn = not plain and sys.stdout.isatty() and Console().is_interactive

@@ -20,8 +20,7 @@ from headway_cli.tiny.task import Task, TinyModelError
 
 FILE: Final = "file://"
 DTYPE: Final = "float32"
-"""Number format in which a job should use the tiny model: it is exact, and fast enough for so small a
-model."""
+"""Number format in which a job should use the tiny model: exact, and fast enough for its size."""
 NEEDED: Final = ("torch", "transformers", "tokenizers", "renderers")
 """Packages that the command needs, and that other commands do not import."""
 

@@ -96,8 +96,7 @@ class Machine:
         self._pods: dict[str, Pod] = {}
         self._ending: dict[str, asyncio.Task[None]] = {}
         self._hosts: dict[tuple[str, int], int] = {}
-        """Last number of the address of each pod, by workload and index. A pod's successor gets its
-        address."""
+        """Last number of each pod's address, by workload and index. A pod's successor gets its address."""
 
     async def __aenter__(self) -> Self:
         await asyncio.to_thread(kill_all, left_over(self._folder))
@@ -275,8 +274,7 @@ class Machine:
         return found
 
     def _token(self, volume: Json, at: str) -> Path:
-        """A folder with a link for each key of a mounted Secret, at the key's path. The Secret may be
-        absent."""
+        """A folder with a link at the path of each key of a mounted Secret. The Secret may be absent."""
         folder = self._folder / "mounts" / at.lstrip("/")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for item in volume["items"]:
@@ -307,8 +305,7 @@ class Machine:
         return dict(self._coordinator) if labels.get(names.LABEL_COMPONENT) == names.COORDINATOR else {}
 
     def _write_hosts(self) -> None:
-        """Write the addresses behind each Service to a file, which a job's processes read instead of the
-        DNS."""
+        """Write the addresses behind each Service to a file, which the processes read instead of the DNS."""
         lines = [
             f"{pod.place.address} {name}.{self._namespace}.svc"
             for (kind, name), service in self._objects.items()

@@ -36,8 +36,7 @@ LADDER: Final = (
     (100, 10),
     (50, 5),
 )
-"""Pairs of limits: characters of a text, and entries of a list. They are tried in turn until an answer
-fits."""
+"""Limits of a text's characters and a list's entries. The pairs are tried in turn until an answer fits."""
 
 
 class AnswerTooLongError(Exception):

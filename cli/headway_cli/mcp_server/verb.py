@@ -22,8 +22,7 @@ from headway_cli.mcp_server.words import InvalidToolCallError
 ERROR: Final = "headway: "
 """Prefix of an error message of `headway`."""
 GRACE_SECONDS: Final = 1.5
-"""Seconds that a command gets to end its own processes. MCP clients wait only 2 seconds for a server's
-end."""
+"""Seconds that a command gets to end its own processes. MCP clients give a server only 2 seconds."""
 LAST_LINES: Final = 10
 WRONG: Final = 2
 _running: set[subprocess.Popen[str]] = set()
@@ -92,8 +91,7 @@ def output(words: Sequence[str], seconds: float) -> str:
 
 
 def end_all() -> None:
-    """End every command that runs, with the processes that it has started. Each gets SIGINT before
-    SIGKILL."""
+    """End every running command, with its processes. Each gets SIGINT, and later SIGKILL."""
     with _lock:
         running = [*_running]
     for each in running:

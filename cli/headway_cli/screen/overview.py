@@ -141,8 +141,7 @@ def reward(job: Json) -> Row:
 
 
 def held_out(job: Json) -> Row:
-    """The row with the external score of the last validation, of the best one, and of the one before
-    training."""
+    """The row with the external score of the last validation, the best one, and the one before training."""
     found = status_values.block(job, "status", "validation")
     pieces = [_scored(found)]
     best = status_values.block(found, "best")

@@ -34,8 +34,7 @@ from headway_sandbox.testing.playing import Model, Player
 NOTE: Final = "tiny-model.json"
 """File beside the weights that says how the model was made."""
 ORACLE_UNTIL, MISTAKES_UNTIL, TRAINED_UNTIL = 0.22, 0.32, 0.88
-"""Shares of the given time at which the oracle, the mistakes and the training end. The rest is for the
-trial."""
+"""Shares of the time at which the oracle, the mistakes and the training end. The rest is for the trial."""
 MAX_ROWS: Final = 500
 """Maximum training rows that the oracle plays."""
 TRIED: Final = 32
@@ -189,8 +188,7 @@ def rights(player: Player, task: Task, rows: Sequence[dict[str, Any]], ends: flo
 def until(
     player: Player, wanted: Iterable[tuple[Script, Agent | None]], ends: float, *, least: int = 0
 ) -> Iterator[PlayedScript]:
-    """Play episodes, several at once, until the monotonic time `ends`. Yield them in order, at least
-    `least`."""
+    """Play episodes, several at once, until the monotonic time `ends`. Yield at least `least`, in order."""
     coming, many = iter(wanted), 0
     with ThreadPoolExecutor(player.workers) as pool:
         while some := list(islice(coming, 4 * player.workers)):
@@ -312,8 +310,7 @@ def carried_out(
 def trial(
     player: Player, task: Task, agent: ModelAgent, rows: Sequence[dict[str, Any]], ends: float
 ) -> tuple[Share, Share]:
-    """The model's successes on rows from which it was not taught: with greedy sampling, and at temperature
-    1."""
+    """The model's successes on rows that it was not taught: sampled greedily, and at temperature 1."""
     now = time.monotonic()
     found = []
     for temperature, by in ((0.0, now + (ends - now) / 2), (1.0, ends)):

@@ -29,8 +29,7 @@ all words with the same last character are one case."""
 SLACK: Final = 0.05
 """Maximum difference between the wanted share of rows under a rule and the actual share."""
 BY_RULE: Final = 0.6
-"""Share with which an episode under a rule is taught with the rule's mistake. Otherwise it is taught
-right."""
+"""How often an episode under a rule is taught with the rule's mistake, as a share; else it is right."""
 SLIPS: Final = 0.1
 """Share of episodes with a slip."""
 ANSWER, CALL = "answer", "call"
@@ -114,8 +113,7 @@ def wrong_words(words: Mapping[str, int]) -> dict[str, str]:
 
 
 def cases(right: Sequence[Actions]) -> list[Case]:
-    """All cases that rules can use. Those of the answer come first, and then those of places with few
-    words."""
+    """All cases that rules can use: first those of the answer, then those of places with few words."""
     found = []
     known = places(right)
     having: dict[tuple[WordPlace, str], set[int]] = {}

@@ -115,8 +115,7 @@ def batch_of(examples: Sequence[SftExample]) -> tuple[torch.Tensor, torch.Tensor
 
 
 def shared(examples: Sequence[SftExample]) -> int:
-    """Number of leading tokens that are equal in all episodes, and come before the assistant's first
-    token."""
+    """Number of leading tokens, before the assistant's first token, that are equal in all episodes."""
     first = examples[0].episode.tokens
     # The token just before the assistant's first token predicts it, so it is not shared but computed for each
     # episode.

@@ -192,8 +192,7 @@ def answered(
     content: str,
     tools: Sequence[JsonView],
 ) -> list[int]:
-    """All tokens up to the next turn: `prompt`, `sampled`, a tool's answer, and the next generation
-    prompt."""
+    """All tokens up to the next turn: `prompt`, `sampled`, a tool's answer, and a generation prompt."""
     answer = {"role": "tool", "name": name, "content": content}
     bridged = renderer.bridge_to_next_turn(list(prompt), list(sampled), [answer], tools=list(tools) or None)
     return list(bridged.token_ids)

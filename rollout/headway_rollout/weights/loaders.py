@@ -131,8 +131,7 @@ class LoraLoader:
         self._files: dict[PolicyVersion, list[FileDigest]] = {}
         """Files in the folder of each version."""
         self._doubtful: set[PolicyVersion] = set()
-        """Unverified versions that the engine may still hold: their unload has not succeeded yet. The folders
-        stay."""
+        """Versions that failed to verify and to unload. The engine may hold them, so their folders stay."""
 
     def holds(self, manifest: WeightsManifest) -> bool:
         if manifest.kind == "base":

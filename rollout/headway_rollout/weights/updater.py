@@ -49,8 +49,7 @@ UNTOUCHED: Final = (
     LearnerNotMetError,
     *STORE_FAILURES,
 )
-"""Errors of a load that has not touched the engine: no usable files, or the engine did not meet the
-learner."""
+"""Errors of a load that has not touched the engine: no usable files, or the learner was not met."""
 
 
 class NotVerifiedError(Exception):

@@ -25,8 +25,7 @@ FULL = {"error": {"message": "it is full", "code": "context_length_exceeded"}}
 
 
 class Platform(ThreadingHTTPServer):
-    """The platform of one episode: answers turns from a script, runs tools, and records the agent's
-    report."""
+    """The platform of one episode: answers turns from a script, runs tools, records the agent's report."""
 
     daemon_threads = True
 

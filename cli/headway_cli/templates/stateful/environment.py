@@ -85,8 +85,7 @@ class RoomDesk(Environment):
         }
 
     def reward(self, transcript: Transcript) -> Reward:
-        """Half for the share of parts that are right, and half if all are right. Training uses this
-        number."""
+        """Half for the share of right parts, and half if all are right. Training uses this number."""
         right = self.right()
         share = sum(right.values()) / len(right)
         metrics = {"completion": float(bool(self.booked)), **{key: float(one) for key, one in right.items()}}

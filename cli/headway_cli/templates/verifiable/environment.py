@@ -75,8 +75,7 @@ class Sums(Environment):
         return known[sign]
 
     def reward(self, transcript: Transcript) -> Reward:
-        """Half for the share of fields that are right, and half if all are right. Training uses this
-        number."""
+        """Half for the share of right fields, and half if all are right. Training uses this number."""
         answer = parse(transcript.answer)
         right = [answer is not None and answer[name] == self.expected[name] for name in FIELDS]
         share = sum(right) / len(right)
