@@ -55,7 +55,7 @@ class Contents:
     checkpoints: dict[int, Sum] = field(default_factory=dict)
     weights: dict[int, Sum] = field(default_factory=dict)
     trajectories: dict[str, Sum] = field(default_factory=dict)
-    """By purpose."""
+    """Files of trajectories, by the purpose of their episodes."""
     reports: dict[str, Sum] = field(default_factory=dict)
     folders: dict[str, Sum] = field(default_factory=dict)
 

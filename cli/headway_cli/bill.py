@@ -63,7 +63,7 @@ class Estimated:
 
 @dataclass(frozen=True)
 class Bill:
-    """What was used and what it costs."""
+    """A job's usage by kind, and its cost."""
 
     used: tuple[Used, ...]
     cost: str

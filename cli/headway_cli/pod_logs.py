@@ -31,7 +31,7 @@ class Container(NamedTuple):
     name: str
     restarts: int
     alone: bool
-    """Whether its pod has no other container."""
+    """Whether this is the only container of its pod."""
 
     @property
     def writer(self) -> str:

@@ -23,7 +23,7 @@ SIGNALS: Final = {
 }
 """The signals that faulthandler handles, by the name that it prints."""
 SEGFAULT: Final = "Segfault encountered"
-"""Line of tvm_ffi's handler of SIGSEGV. It replaces faulthandler's if tvm_ffi is imported later."""
+"""Printed by tvm_ffi's handler of SIGSEGV, which replaces faulthandler's if tvm_ffi is imported later."""
 THREAD: Final = re.compile(r"(?P<which>Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):")
 FRAME: Final = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
 """A frame of faulthandler's dump. A frame of a traceback does not match: it has a comma before `in`."""

@@ -33,12 +33,12 @@ GENERATED: Final = "vllm:generation_tokens_total"
 
 
 class EngineProgress(NamedTuple):
-    """What an engine reports about its work."""
+    """Counters that an engine reports about its work."""
 
     running: float
-    """Requests that it is computing."""
+    """Number of requests that the engine is computing."""
     tokens: float
-    """Tokens of prompts and answers computed since it started."""
+    """Tokens of prompts and answers that the engine has computed since its start."""
 
 
 class EngineStall(NamedTuple):

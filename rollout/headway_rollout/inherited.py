@@ -1,4 +1,4 @@
-"""Which variables of the rollout server its engine inherits: a pure function.
+"""Selects the environment variables of the rollout server that its engine inherits: a pure function.
 
 The artifact store's Secret adds all its entries to the server's environment, under names that nobody knows in
 advance. So the engine inherits only the variables that this module lists.

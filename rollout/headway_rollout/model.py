@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headway_api.store import Store
 
 STORE_FAILURES: Final = (OSError, ClientError, BotoCoreError, Boto3Error)
-"""What a read from the artifact store may raise besides `ObjectNotFoundError`."""
+"""Errors that a read from the artifact store may raise, besides `ObjectNotFoundError`."""
 
 
 def fetch(model: Source, store: Store, cache: Path, field: str = base_model.FIELD) -> Path:

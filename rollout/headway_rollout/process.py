@@ -167,7 +167,7 @@ class EngineProcess:
         await self._bury()
 
     async def _bury(self) -> None:
-        """Kill what is left of the group, and read the rest of its output."""
+        """Kill the remaining processes of the group, and read the rest of their output."""
         # The error means that the group has no process left.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)

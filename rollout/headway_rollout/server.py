@@ -74,7 +74,7 @@ class Settings:
 
     @property
     def engine_url(self) -> str:
-        """Where this process reaches vLLM."""
+        """URL at which this process reaches vLLM."""
         host = "127.0.0.1" if self.address == ANY_ADDRESS else self.address
         return f"http://{host}:{self.engine_port}"
 
@@ -224,7 +224,7 @@ class RolloutServer:
         return death.sentence if death is not None else None
 
     def _loader(self, slot: str, engine: Engine, folder: Path, http: aiohttp.ClientSession) -> Loader:
-        """How weights are loaded into a slot.
+        """The loader for a slot's weights.
 
         Raises:
             SlotRefusedError: this server has no such slot.

@@ -52,7 +52,7 @@ class WrongTensorError(Exception):
 
 @dataclass
 class NoInit(WeightTransferInitInfo):
-    """The engine's settings at its start, of which there are none."""
+    """Empty: the transfer engine needs no settings when it starts."""
 
 
 @dataclass

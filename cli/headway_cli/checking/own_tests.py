@@ -23,7 +23,7 @@ PASSED, NONE_FOUND = 0, 5
 LINES: Final = 12
 """Maximum lines of pytest's output that a finding shows."""
 COLUMNS: Final = "200"
-"""Width of the terminal for pytest, which truncates the lines of its summary to it."""
+"""Width of the terminal for pytest, in columns. Pytest truncates its summary's lines to this width."""
 WRITE: Final = "Write one: docs/environments.md#testing-an-environment."
 
 

@@ -52,7 +52,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Share:
-    """How many of some rows were successes."""
+    """The number of rows that a model played, and how many of them were successes."""
 
     successes: int
     rows: int

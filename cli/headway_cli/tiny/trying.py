@@ -26,7 +26,7 @@ class ModelAgent:
     """Maximum tokens of an episode."""
     max_turns: int = MAX_TURNS
     temperature: float = 0.0
-    """0 chooses the likeliest token each time."""
+    """Temperature of sampling. At 0 the likeliest token is chosen each time."""
 
     def __call__(self, seen: Seen) -> Turns:
         """Play one episode.

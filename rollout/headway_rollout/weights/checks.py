@@ -30,7 +30,7 @@ class UnusableManifestError(Exception):
 
 @dataclass(frozen=True)
 class TensorHeader:
-    """What a safetensors file says about one tensor."""
+    """The type and shape of one tensor in a safetensors file."""
 
     dtype: str
     shape: tuple[int, ...]
