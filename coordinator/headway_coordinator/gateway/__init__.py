@@ -1,1 +1,1 @@
-"""Turns chat completions into token ids: every turn of every agent passes here."""
+"""The gateway: translates chat completions into token ids. Every turn of every agent passes through it."""

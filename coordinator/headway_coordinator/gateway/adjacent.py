@@ -1,15 +1,17 @@
-"""Messages beside each other: how they are sent if the chat template refuses or loses them. Pure.
+"""Rewrites sequences of messages that the chat template refuses or drops, such as two user messages. Pure.
 
-Agents describe the model's surroundings, or a change of them, in a later system message. Claude Code does so
-after the user's first message. Templates such as Qwen3.5's refuse it, others move it to the front or drop the
-first. The words then become the user's. They join the message before, if that is a user's or another system
-message, or else the user's message after.
+A later system message: agents describe the model's surroundings, or a change of them, in one. Claude Code
+sends one after the user's first message. Templates such as Qwen3.5's refuse a later system message. Others
+move it to the front, or drop the first one. In these cases the text becomes part of a user message. It joins
+the preceding message if that is a user or system message, and otherwise the user message that follows.
 
-Templates such as Mistral Nemo's refuse a user's message after another one, or after a tool's result. Its
-words then join the message before. Anthropic's clients send results of tools and words in one message.
-Gemma 4's loses a result that comes after a user's words. Results then come first.
+Two user messages, or a user message after a tool's result: templates such as Mistral Nemo's refuse these.
+The text of the user message then joins the preceding message.
 
-What is done depends on the template alone, so a conversation keeps its form from turn to turn.
+A tool's result after a user's text: Anthropic's clients send tool results and text in one message. Gemma 4's
+template drops a result that comes after the text. Results are then moved before the text.
+
+The rewriting depends on the template alone, so a conversation keeps its form from turn to turn.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from headway_coordinator.trajectory.render import Renderer
 
 _WORD: Final = "surroundings"
 _ID: Final = "a1b2c3d4e"
-"""In the form of Mistral's, which its templates require."""
+"""A tool call id of nine letters and digits, as Mistral's templates require."""
 _CALLED: Final[list[Message]] = [*ASKED, calling({**call(KEY), "id": _ID})]
 _RESULT: Final[Message] = {"role": "tool", "tool_call_id": _ID, "name": "look_up", "content": "gold"}
 _BEFORE: Final[dict[str, list[Message]]] = {
@@ -35,14 +37,14 @@ _BEFORE: Final[dict[str, list[Message]]] = {
     "assistant": [*ASKED, ANSWER],
     "tool": [*_CALLED, _RESULT],
 }
-"""Role of a message -> a conversation that ends with such a message."""
+"""Role of a message -> a conversation that ends with a message of that role."""
 _SYSTEM_PAIRS: Final = tuple((before, "system") for before in _BEFORE)
 _USER_PAIRS: Final = frozenset({("user", "user"), ("tool", "user")})
-"""Pairs of roles whose second message can join the first."""
+"""Pairs of adjacent roles. The text of the second message can join the first."""
 
 
 class Adjacent:
-    """What the template of one model accepts."""
+    """Which adjacent messages the chat template of one model accepts, found by rendering short examples."""
 
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
@@ -59,7 +61,10 @@ class Adjacent:
 
     @cached_property
     def _takes_systems(self) -> bool:
-        """Whether a system message may stand anywhere, and continues the row where a user's does."""
+        """Whether the template accepts a system message after any role.
+
+        It must also continue the training row after every stop token after which a user message does.
+        """
         if not all(self._takes(*pair) for pair in _SYSTEM_PAIRS):
             return False
         return self._ends("user") <= self._ends("system")
@@ -71,9 +76,9 @@ class Adjacent:
         return self._shows([*_CALLED, _RESULT], SIMPLE) is None or bool(self._shows(late, SIMPLE))
 
     def _takes(self, before: str, after: str) -> bool:
-        """Whether a message may follow one of the role `before`, with tools and without.
+        """Whether a message of the role `after` may follow one of the role `before`, with tools and without.
 
-        True for a conversation that the template refuses anyway.
+        Also true if the template refuses the conversation even without the message `after`.
         """
         if (before, after) not in self._known:
             start = _BEFORE[before]
@@ -87,7 +92,7 @@ class Adjacent:
         return self._known[before, after]
 
     def _ends(self, role: str) -> set[int]:
-        """The stop tokens of an answer after which a message extends the tokens that were sampled.
+        """The stop tokens after which a message of this role extends the sampled tokens.
 
         GLM's models end an answer with the token that begins a user's message, or a tool's result.
         """
@@ -103,9 +108,10 @@ class Adjacent:
             return set()
 
     def _shows(self, conversation: Sequence[Message], tools: Sequence[Tool]) -> bool | None:
-        """Whether the template shows all words, and `_WORD` after what the user or a tool said before it.
+        """Whether the rendered prompt has the text of every message, and has `_WORD` in its place.
 
-        None: it refuses the conversation.
+        The place of `_WORD` is after all earlier text of users, tools and the assistant. None if the template
+        refuses the conversation.
         """
         try:
             text = self._renderer.render_text(conversation, tools, generate=True)
@@ -122,18 +128,18 @@ class Adjacent:
 
 
 def _pairs(messages: Sequence[Message]) -> set[tuple[str, str]]:
-    """The roles of all messages beside each other."""
+    """The pairs of roles of adjacent messages."""
     return set(pairwise(str(message.get("role")) for message in messages))
 
 
 def folded(messages: Sequence[Message]) -> list[Message]:
-    """A conversation whose only system message is its first.
+    """A conversation whose only system message is its first: later ones join user messages.
 
-    The result up to each assistant message stays the same whatever follows, so training rows go on.
+    Later messages never change the result up to an assistant message. So a training row can continue.
     """
     parts: list[tuple[str, list[Message]]] = []
     joins = False
-    """Whether a user's message joins the one before, which contains a system message."""
+    """Whether the next user message joins the last part, because that part ends with a system message."""
     for message in messages:
         role = str(message.get("role"))
         system, beside = role == "system", parts[-1][0] if parts else ""
@@ -146,7 +152,7 @@ def folded(messages: Sequence[Message]) -> list[Message]:
 
 
 def results_first(messages: Sequence[Message]) -> list[Message]:
-    """A conversation in which the results of a turn come before the words that were sent among them."""
+    """A conversation in which a turn's tool results come before other messages that were sent among them."""
     found: list[Message] = []
     words: list[Message] = []
     for message in messages:
@@ -161,9 +167,9 @@ def results_first(messages: Sequence[Message]) -> list[Message]:
 
 
 def joined(messages: Sequence[Message], refused: set[tuple[str, str]]) -> list[Message]:
-    """A conversation without the pairs of adjacent roles in `refused`: the second joins the first.
+    """A conversation without the adjacent roles in `refused`: the second message's text joins the first.
 
-    The result up to each assistant message stays the same whatever follows, as for `folded`.
+    Later messages never change the result up to an assistant message, as for `folded`.
     """
     parts: list[tuple[str, list[Message]]] = []
     for message in messages:

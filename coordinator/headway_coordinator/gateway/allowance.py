@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 
 class NoTokensLeftError(Exception):
-    """No further token may be sampled: the episode is truncated, not failed."""
+    """No further token may be sampled. The episode counts as truncated, and not as failed."""
 
 
 class AllowanceSpentError(NoTokensLeftError):
@@ -33,9 +33,9 @@ class Reservation:
 
 @dataclass
 class WholeAllowance:
-    """The tokens that all prompts and answers of an episode may have, if its agent has its own loop.
+    """The limit on tokens of all prompts and answers of an episode, for an agent that has its own loop.
 
-    A budget needs this limit: it reserves an episode's worst case before the episode begins.
+    A job with `spec.budget` needs this limit, because it reserves an episode's worst case beforehand.
     """
 
     limit: int | None = None
@@ -49,7 +49,7 @@ class WholeAllowance:
 
     @contextmanager
     def turn(self, prompt: int, wanted: int) -> Iterator[Reservation]:
-        """Hold a turn's tokens. Tokens that the turn does not sample are given back.
+        """Reserve the tokens of a turn's prompt and answer. Tokens that it does not sample are given back.
 
         Raises:
             AllowanceSpentError: too few are left for the prompt and one more token.
@@ -69,7 +69,7 @@ class WholeAllowance:
 
 @dataclass
 class TokenAllowance:
-    """The tokens that an episode may still sample."""
+    """The limit on sampled tokens of an episode, and how many of them are used and reserved."""
 
     limit: int | None
     """None: no limit."""
@@ -84,12 +84,12 @@ class TokenAllowance:
 
     @asynccontextmanager
     async def reserved(self, wanted: int) -> AsyncIterator[Reservation]:
-        """Tokens for one turn: `wanted`, or all that the episode has left if that is less.
+        """Reserve tokens for one turn: `wanted`, or all that the episode has left if that is less.
 
-        If too few are left, a turn waits for running turns, because they may give some back.
+        If fewer than `wanted` are left, the turn waits for running turns, because they may give some back.
 
         Raises:
-            AllowanceSpentError: none are left.
+            AllowanceSpentError: no tokens are left.
         """
         if self.limit is None:
             yield Reservation(wanted, is_last=False)

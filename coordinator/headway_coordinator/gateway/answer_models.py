@@ -1,4 +1,4 @@
-"""Answers of the protocols besides chat completions, for the OpenAPI document. Pure."""
+"""Models of the answers of Messages and Responses, for the OpenAPI document. Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 
 class ResponseModel(BaseModel):
-    """An answer has the fields that are written here, and no others."""
+    """Base of the answers' models: an answer has only the declared fields."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class TextBlock(ResponseModel):
-    """What the model said."""
+    """The text of the model's answer."""
 
     type: Literal["text"]
     text: str
@@ -29,7 +29,7 @@ class ThinkingBlock(ResponseModel):
 
 
 class ToolUseBlock(ResponseModel):
-    """A tool that it calls."""
+    """A call of a tool by the model."""
 
     type: Literal["tool_use"]
     id: str
@@ -38,7 +38,7 @@ class ToolUseBlock(ResponseModel):
 
 
 class MessageUsage(ResponseModel):
-    """Tokens of the turn; the prompt's are those of `input_tokens` and of `cache_read_input_tokens`."""
+    """Tokens of the turn. The prompt has `input_tokens` plus `cache_read_input_tokens` tokens."""
 
     input_tokens: int = Field(ge=0)
     cache_read_input_tokens: int = Field(ge=0)
@@ -47,7 +47,7 @@ class MessageUsage(ResponseModel):
 
 
 class Message(ResponseModel):
-    """A turn, as Anthropic's Messages."""
+    """The model's answer to a turn, in the form of Anthropic's Messages API."""
 
     id: str
     type: Literal["message"]
@@ -60,13 +60,13 @@ class Message(ResponseModel):
 
 
 class TokenCount(ResponseModel):
-    """Tokens of a prompt."""
+    """The number of tokens in a prompt."""
 
     input_tokens: int = Field(ge=1)
 
 
 class OutputText(ResponseModel):
-    """What the model said."""
+    """The text of the model's answer."""
 
     type: Literal["output_text"]
     text: str
@@ -82,7 +82,7 @@ class ReasoningText(ResponseModel):
 
 
 class OutputMessage(ResponseModel):
-    """An item of text."""
+    """An output item with the text of the model's answer."""
 
     type: Literal["message"]
     id: str
@@ -92,7 +92,7 @@ class OutputMessage(ResponseModel):
 
 
 class OutputReasoning(ResponseModel):
-    """An item of reasoning."""
+    """An output item with the model's reasoning."""
 
     type: Literal["reasoning"]
     id: str
@@ -102,7 +102,7 @@ class OutputReasoning(ResponseModel):
 
 
 class OutputCall(ResponseModel):
-    """A tool that the model calls."""
+    """An output item with a call of a tool by the model."""
 
     type: Literal["function_call"]
     id: str
@@ -113,7 +113,7 @@ class OutputCall(ResponseModel):
 
 
 class Incomplete(ResponseModel):
-    """Why a turn is not whole."""
+    """Why an answer is incomplete."""
 
     reason: Literal["max_output_tokens", "content_filter"]
 
@@ -126,7 +126,7 @@ class InputDetails(ResponseModel):
 
 
 class OutputDetails(ResponseModel):
-    """Reasoning is not counted separately."""
+    """Details of the answer's tokens. Tokens of reasoning are not counted separately, so they are 0."""
 
     reasoning_tokens: Literal[0]
 
@@ -142,10 +142,10 @@ class ResponseUsage(ResponseModel):
 
 
 class Response(ResponseModel):
-    """A turn, as OpenAI's Responses."""
+    """The model's answer to a turn, in the form of OpenAI's Responses API."""
 
     id: str
-    """What `previous_response_id` of a later request names."""
+    """A later request continues this answer by sending this id as `previous_response_id`."""
     object: Literal["response"]
     created_at: int
     status: Literal["completed", "incomplete"]

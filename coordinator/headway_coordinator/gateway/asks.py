@@ -1,4 +1,4 @@
-"""The request and the answer of a turn, and the state of its episode: the types of `core.py`."""
+"""The types of the gateway: the request for a turn, its answer, and the state of its episode."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from headway_coordinator.trajectory.lengths import size
 ANY_OBJECT: Final = '{"type": "object"}'
 """The schema of any JSON object."""
 OTHERS: Final = "others"
-"""Stands for the names of fields beyond the most that an episode's record may have."""
+"""Replaces the names of further ignored fields once an episode's record has its maximum of names."""
 
 
 class ContextFullError(NoTokensLeftError):
@@ -33,11 +33,11 @@ class ContextFullError(NoTokensLeftError):
 
 
 class ForcedCallError(Exception):
-    """The model's family has no known way to begin a tool call on the model's behalf."""
+    """A forced tool call is impossible: the gateway does not know how this model's family begins a call."""
 
 
 class RenderError(Exception):
-    """The model's chat template does not take this conversation."""
+    """The model's chat template raises an error for this conversation."""
 
 
 class UnknownEffortError(Exception):
@@ -46,7 +46,7 @@ class UnknownEffortError(Exception):
 
 @dataclass(frozen=True)
 class Sampling:
-    """The parameters of sampling."""
+    """The job's parameters of sampling, which apply to every turn."""
 
     temperature: float
     top_p: float
@@ -57,7 +57,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Force:
-    """OpenAI's tool_choice `required`, or a named tool: the turn begins inside a call."""
+    """OpenAI's tool_choice `required`, or a named tool. The gateway writes the beginning of the call."""
 
     tool: str | None = None
     """The tool to call; None leaves the choice to the model."""
@@ -65,52 +65,52 @@ class Force:
 
 @dataclass(frozen=True)
 class FieldNames:
-    """What a protocol calls the fields that errors of a turn name."""
+    """The protocol's names of the request's fields, for error messages about a turn."""
 
     conversation: str = "messages"
     limit: str = "max_tokens"
     schema: str = "response_format"
     stops: Mapping[str, str] = field(default_factory=dict)
-    """Stop string -> the field that has it."""
+    """Stop string -> the field of the request that contains it."""
 
 
 @dataclass(frozen=True)
 class Ask:
-    """One chat completion, as an agent asks for it."""
+    """An agent's request for one turn, in the same form for all protocols."""
 
     messages: list[Message]
     tools: list[Tool] = field(default_factory=list)
     may_call: bool = True
-    """False for OpenAI's tool_choice `none`. The tools are shown even then: hiding them would change the
-    conversation from its first token on. If the model makes a call anyway, it is text."""
+    """False for OpenAI's tool_choice `none`. The prompt shows the tools even then: hiding them would change
+    the conversation from its first token on. If the model makes a call anyway, the call is kept as text."""
     max_tokens: int | None = None
-    """The agent's own bound. The job's bound applies as well."""
+    """The agent's own limit on tokens of the answer. The job's limit applies as well."""
     force: Force | None = None
     stop: tuple[str, ...] = ()
-    """Strings that end the turn. The answer omits the one that did."""
+    """Strings that end the turn. The answer omits the string that ended it."""
     temperature: float | None = None
-    """The agent's own, which is not applied: the job's is."""
+    """The agent's own temperature. It is not applied: the job's temperature is."""
     top_p: float | None = None
-    """The agent's own, which is not applied: the job's is."""
+    """The agent's own top_p. It is not applied: the job's top_p is."""
     logprobs: bool = False
     """Whether the agent wants each token with its log-probability."""
     instructed: bool = False
-    """Whether the first message belongs to this turn alone. A request that continues this answer does not
-    inherit it."""
+    """Whether the first message belongs to this turn alone, as `instructions` of Responses. A request that
+    continues this answer does not inherit that message."""
     schema: str | None = None
-    """JSON schema of the answer. Tokens that break it are hidden from the sampler, so none of this turn's are
-    trained."""
+    """JSON schema of the answer. The sampler masks tokens that would break the schema, so none of this turn's
+    tokens are trained."""
     effort: str | None = None
-    """How much the model should think, one of `efforts.EFFORTS`; None leaves it to the chat template."""
+    """How much the model should think: one of `trajectory/efforts.py:EFFORTS`. None: the template decides."""
     effort_at: str = "reasoning_effort"
-    """The request's field that asks for the effort."""
+    """The field of the request that sets `effort`."""
     must_think: bool = True
-    """What happens if the template does not know the effort. True: the turn is refused. False: it is sampled
-    without the effort, and counted."""
+    """What happens if the chat template does not know the effort. True: the turn is refused. False: the turn
+    is sampled without the effort, and the field is counted as ignored."""
     names: FieldNames = field(default_factory=FieldNames, compare=False, repr=False)
     text: str | tuple[int, ...] | None = None
-    """A prompt that is not a conversation, as text or as token ids. `messages` then only shows it to
-    people."""
+    """A prompt that is not a conversation, as text or as token ids. `messages` then only shows that prompt
+    to people."""
 
     @cached_property
     def size(self) -> int:
@@ -118,7 +118,7 @@ class Ask:
         return size(self.messages, self.tools)
 
     def overruled(self, sampling: Sampling) -> list[str]:
-        """The agent's own parameters of sampling that differ from the job's, by name."""
+        """The names of the agent's own sampling parameters that differ from the job's."""
         pairs = {
             "temperature": (self.temperature, sampling.temperature),
             "top_p": (self.top_p, sampling.top_p),
@@ -128,42 +128,43 @@ class Ask:
 
 @dataclass
 class Session:
-    """What the gateway knows of one episode."""
+    """The gateway's state of one episode."""
 
     episode_id: str
     seed: int
-    """Each turn's own seed is drawn from it."""
+    """The episode's seed. Each turn's own seed is derived from it."""
     sampling: Sampling
     graph: Graph = field(default_factory=Graph)
     turns: list[Turn] = field(default_factory=list)
     nodes: list[int] = field(default_factory=list)
-    """The graph node of each sampled turn. Without known token ids, plain numbers."""
+    """The graph node of each sampled turn. If the token ids are unknown, consecutive numbers instead."""
     begun: int = 0
-    """Turns that were asked for, including the running ones."""
+    """Number of turns that the agent requested, including the running ones."""
     forks: int = 0
-    """Turns whose history differs from what was sampled. Each begins a training row of its own."""
+    """Number of turns whose history differs from what was sampled. Each begins a training row of its own."""
     drifts: dict[ForkReason, Drift] = field(default_factory=dict)
-    """By reason: how many turns forked, and the first of them."""
+    """Reason -> how many turns forked for it, and details of the first such turn."""
     unseen: set[int] = field(default_factory=set)
     """Sampled nodes of the graph that never reached the agent, so the reward does not depend on them."""
     guided: set[int] = field(default_factory=set)
-    """Nodes of the graph sampled with a schema. The learner does not know which tokens were masked."""
+    """Nodes of the graph sampled with a schema. They are not trained: the learner does not know which tokens
+    the sampler masked."""
     recorded_turns: list[RecordedTurn] = field(default_factory=list)
-    """The recorded turns of conversations, in the order of their answers."""
+    """The recorded turns whose prompt is a conversation, in the order of their answers."""
     texts: list[Continued] = field(default_factory=list)
-    """The recorded turns of texts."""
+    """The recorded turns whose prompt is a plain text or token ids."""
     ignored: Counter[str] = field(default_factory=Counter)
     """Fields of requests that were not applied, and how many requests had them."""
     answered_at: list[float] = field(default_factory=list)
     """When each turn was recorded, in monotonic seconds."""
     whole: WholeAllowance = field(default_factory=WholeAllowance)
-    """Tokens that prompts and answers may still have together."""
+    """The limit on tokens of all prompts and answers together."""
     spending: Spending = field(default=UNBOUNDED)
-    """Reserves what questions to an endpoint may cost."""
+    """Reserves money for requests to an endpoint."""
     clock: EpisodeClock = field(default_factory=EpisodeClock)
-    """Notes what the episode waits for."""
+    """Records what the episode waits for, and for how long."""
     allowance: TokenAllowance = field(init=False)
-    """Tokens that the episode may still sample."""
+    """The limit on tokens that the episode may sample."""
 
     def __post_init__(self) -> None:
         self.allowance = TokenAllowance(self.sampling.episode_tokens)
@@ -171,7 +172,7 @@ class Session:
     def ignore(self, names: Iterable[str]) -> None:
         """Count the fields of one request that were not applied, each once.
 
-        Agents choose some of the names. So their length and number are bounded.
+        Agents may send any field names, so the length and the number of names are bounded.
         """
         counted: set[str] = set()
         for name in names:
@@ -184,23 +185,23 @@ class Session:
 
     @property
     def record(self) -> list[Turn]:
-        """The turns, and which of them reached the agent."""
+        """The turns for the episode's record. `delivered` says whether a turn reached the agent."""
         pairs = zip(self.turns, self.nodes, strict=True)
         return [turn.model_copy(update={"delivered": node not in self.unseen}) for turn, node in pairs]
 
     @property
     def untrained(self) -> set[int]:
-        """Sampled nodes that are context in every row."""
+        """Sampled nodes that are not trained: they are context in every training row."""
         return self.unseen | self.guided
 
     def read(self, turn: RecordedTurn | None) -> None:
-        """Note that the client has read `turn`, which it continues, and all turns before it."""
+        """Note that the client has read `turn`, because it continues it, and all turns before it."""
         while turn is not None:
             self.unseen.discard(turn.node)
             turn = turn.before
 
     def seen(self, text: Continued | None) -> None:
-        """Note that the client has read `text`, which it continues, and all texts before it."""
+        """Note that the client has read `text`, because it continues it, and all texts before it."""
         while text is not None:
             self.unseen.discard(text.node)
             text = text.before
@@ -214,13 +215,13 @@ class Session:
             self.guided.add(node)
 
     def drifted(self, found: drift.ForkCause, turn: int, messages: Sequence[Message]) -> None:
-        """Count a turn that begins a training row of its own, with the reason in `found`."""
+        """Count a fork: a turn that begins a training row of its own, for the reason in `found`."""
         self.forks += 1
         self.drifts[found.reason] = drift.counted(self.drifts, found, turn, messages)
 
     @property
     def cut(self) -> str:
-        """Why a turn ended by `length` although its agent asked for more."""
+        """Why a turn ended with the finish reason `length` although its agent allowed more tokens."""
         reached = next((each for each in (self.allowance, self.whole) if each.reached), None)
         return "a turn reached its token limit" if reached is None else str(reached)
 
@@ -231,7 +232,7 @@ class Session:
 
     @property
     def taken(self) -> int:
-        """Turns that reached the agent."""
+        """Number of turns that reached the agent."""
         return len(self.turns) - len(self.unseen)
 
 
@@ -251,21 +252,21 @@ class Completion:
     number: int
     """The turn's number in the episode, in the order of requests."""
     message: Message
-    """The message in OpenAI's form. Its content keeps the text of tool calls that could not be read."""
+    """The message in OpenAI's form. Its content keeps the text of tool calls that could not be parsed."""
     calls: list[Call]
-    """Every attempted tool call, in order, including those that could not be read."""
+    """Every attempted tool call, in order, including those that could not be parsed."""
     finish_reason: str
     """`stop`, `tool_calls` or `length`; an endpoint may also give `content_filter`."""
     turn: Turn
     """The turn's usage."""
     node: int
-    """The turn's number in `Session.nodes`."""
+    """The turn's entry in `Session.nodes`."""
     stopped: str | None = None
     """The string of `Ask.stop` that ended the turn."""
     scored: tuple[Scored, ...] = ()
     """The sampled tokens, if `Ask.logprobs` wants them and the server provides them."""
     conversation: list[Message] | None = None
-    """The prompt as people read it, if it differs from `Ask.messages`."""
+    """The prompt in a form that people can read, if it differs from `Ask.messages`."""
 
 
 class Chat(Protocol):
@@ -275,12 +276,12 @@ class Chat(Protocol):
         """Answer one turn, and record it in `session`.
 
         Raises:
-            NoTokensLeftError: no token fits the context, or the episode's limit, any more.
-            ForcedCallError: this model cannot do `ask.force`.
-            RenderError: the chat template does not take this conversation.
+            NoTokensLeftError: the context is full, or the episode has reached its limit of tokens.
+            ForcedCallError: `ask.force` is impossible for this model.
+            RenderError: the chat template does not accept this conversation.
             UnknownEffortError: the chat template does not know `ask.effort`.
-            SchemaRefusedError: the servers do not take `ask.schema`.
+            SchemaRefusedError: the servers do not accept `ask.schema`.
             GatewayError: a field of the request is refused.
             InfraError: the servers failed.
-            CandidateError: the candidate cannot go on.
+            CandidateError: the candidate of an evaluation cannot answer any more.
         """

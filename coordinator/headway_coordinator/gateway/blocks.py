@@ -1,7 +1,8 @@
-"""Parts of a request, and which of their fields are not applied: refused by name, or listed. Pure.
+"""Finds the fields of a request's parts that are not applied. They are refused by name, or listed. Pure.
 
-`unapplied.py` does the same for a request's own fields. Each part declares its fields, because one name means
-different things in different parts.
+A part is a nested object, such as a message or a tool. `unapplied.py` does the same for the fields at the top
+of a request. Each kind of part declares its own fields, because one name has different meanings in different
+parts.
 """
 
 from __future__ import annotations
@@ -18,29 +19,30 @@ from headway_coordinator.gateway.neutral import Table, bounded, neutral, shown
 from headway_coordinator.gateway.refusals import UNSUPPORTED, GatewayError, bad
 
 Path = tuple[str | int, ...]
-"""Where a value is in a request: names of fields, and positions in lists."""
+"""The path to a value in a request: names of fields, and positions in lists."""
 LEAVE_OUT: Final = "leave it out, or set spec.agent.lenient: true"
 EMPTY: Final[tuple[object, ...]] = (None, "", [], {})
-"""Values of unknown fields that say nothing. Clients send answers back, with fields that are empty there."""
+"""Values at which an unknown field has no meaning. Clients send earlier answers back with empty fields."""
 
 
 @dataclass(frozen=True)
 class Unread:
-    """Fields of a part that are not applied."""
+    """The fields of one kind of part that are not applied."""
 
     refused: Table = field(default_factory=dict)
+    """Fields that are refused unless the job is lenient."""
     listed: Table = field(default_factory=dict)
     """Fields that are never refused. Unknown fields are listed, too."""
     inert: tuple[str, ...] = ()
-    """Fields that would change neither what is sampled nor what the answer says."""
+    """Fields that would change neither what is sampled nor what the answer says. They are not listed."""
     why: Mapping[str, str] = field(default_factory=dict)
-    """Why a field of `refused` is not applied, and what to do instead, if that is not `LEAVE_OUT`."""
+    """Field of `refused` -> why it is not applied, and what to do instead. The default is `LEAVE_OUT`."""
     closed: bool = False
     """Whether unknown fields are refused."""
     kind: str = "type"
-    """The field that says what kind of part this is."""
+    """The name of the field that says what kind of part this is."""
     reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Kind -> the fields that are read in parts of that kind alone. They are listed in parts of others."""
+    """Kind -> the fields that only parts of that kind use. In parts of other kinds they are listed."""
 
 
 class Block(BaseModel):
@@ -52,10 +54,10 @@ class Block(BaseModel):
 
 
 def unread(body: BaseModel, *, lenient: bool) -> tuple[str, ...]:
-    """The fields of a request's parts that are ignored: each once, and without positions in lists.
+    """The paths of ignored fields in a request's parts: each once, and without positions in lists.
 
     Raises:
-        GatewayError: 400 `unsupported_parameter`, for the first that is refused, if `lenient` is false.
+        GatewayError: 400 `unsupported_parameter` for the first refused field, if `lenient` is false.
     """
     found: dict[str, None] = {}
     _visit(body, (), lenient, found)
@@ -63,7 +65,7 @@ def unread(body: BaseModel, *, lenient: bool) -> tuple[str, ...]:
 
 
 def _visit(part: BaseModel, path: Path, lenient: bool, found: dict[str, None]) -> None:
-    """Add the fields of all parts within a part to `found`."""
+    """Add the ignored fields of all parts within `part` to `found`."""
     for name in sorted(_places(type(part)).within & part.model_fields_set):
         value = getattr(part, name)
         if isinstance(value, Block):
@@ -73,7 +75,7 @@ def _visit(part: BaseModel, path: Path, lenient: bool, found: dict[str, None]) -
 
 
 def _add(blocks: Sequence[Block], path: Path, lenient: bool, found: dict[str, None], *, listed: bool) -> None:
-    """Add the fields of parts of one kind. `listed`: they are a list in the request."""
+    """Add the ignored fields of `blocks`, parts of one class. `listed`: the request has them in a list."""
     places = _places(type(blocks[0]))
     for at, block in enumerate(blocks):
         sent = block.model_fields_set
@@ -96,7 +98,7 @@ def _refusal(block: Block, path: Path, name: str, value: object) -> GatewayError
 def _unapplied(block: Block, of_others: Set[str]) -> Iterator[tuple[str, object, bool]]:
     """The fields of one part that are not applied, their values, and whether each is refused.
 
-    `of_others` are its fields that only parts of other kinds have.
+    `of_others` has the names of the part's fields that only parts of other kinds use.
     """
     unread, extra, sent = block.UNREAD, block.model_extra or {}, block.model_fields_set
     for table, refused in ((unread.refused, True), (unread.listed, False)):
@@ -117,25 +119,25 @@ def _unapplied(block: Block, of_others: Set[str]) -> Iterator[tuple[str, object,
 @dataclass(frozen=True)
 class _Places:
     within: frozenset[str]
-    """Fields that may have parts."""
+    """Fields whose values may be parts."""
     unread: frozenset[str]
     """Known fields that are not applied."""
     kind: str
-    """See `Unread`."""
+    """As `Unread.kind`."""
     reads: Mapping[str, frozenset[str]]
-    """See `Unread`."""
+    """As `Unread.reads`."""
     of_kinds: frozenset[str]
     """All fields that `reads` names."""
 
     def of_others(self, block: Block, sent: Set[str]) -> Set[str]:
-        """The fields in a part that only parts of other kinds have."""
+        """The fields of a part that only parts of other kinds use."""
         found = self.of_kinds & sent
         return found - self.reads.get(getattr(block, self.kind), frozenset()) if found else found
 
 
 @cache
 def _places(kind: type[BaseModel]) -> _Places:
-    """Where to look in parts of one kind. Requests have thousands of parts, so this is found once."""
+    """The fields to examine in parts of one class. The result is cached: requests have thousands of parts."""
     fields = kind.model_fields.items()
     within = frozenset(name for name, about in fields if any(_parts(about.annotation)))
     unread = kind.UNREAD if issubclass(kind, Block) else Unread()
@@ -145,7 +147,7 @@ def _places(kind: type[BaseModel]) -> _Places:
 
 
 def _parts(hint: Any) -> Iterator[type[Block]]:
-    """The kinds of parts that a field of this type may have."""
+    """The classes of parts that a field with this type hint may contain."""
     if isinstance(hint, type) and issubclass(hint, Block):
         yield hint
     for one in get_args(hint):

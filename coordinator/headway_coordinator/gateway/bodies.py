@@ -18,12 +18,13 @@ from headway_wire import contents
 from headway_wire.contents import BodyTimeoutError
 
 CALL_SECONDS: Final = 10.0
-"""The longest that a call of a few hundred bytes may take to arrive."""
+"""Seconds that the body of one of MTRL's own calls, of a few hundred bytes, may take to arrive."""
 CALL_DEPTH: Final = 8
 CALL_VALUES: Final = 20_000
-"""Enough for a reward for each turn, and metrics."""
+"""JSON values in such a call: enough for a reward for each turn, and metrics."""
 INLINE_BYTES: Final = 64 * bounds.KIB
-"""A thread parses larger bodies, for some milliseconds, while other episodes go on."""
+"""Bytes of the largest body that is parsed on the event loop. A thread parses larger ones, in some
+milliseconds, so that other episodes can continue."""
 
 
 async def call(request: web.Request, limit: int) -> dict[str, Any]:
@@ -31,10 +32,10 @@ async def call(request: web.Request, limit: int) -> dict[str, Any]:
 
     Raises:
         GatewayError: the body is not an object, or did not arrive in time.
-        BodyTooLargeError: it has more than `limit` bytes.
+        BodyTooLargeError: the body has more than `limit` bytes.
     """
     raw = await _received(request, limit, CALL_SECONDS)
-    # A number that is not finite is refused later, with a code of its own.
+    # `rewards.py` refuses a number that is not finite, with its own error code.
     found = document(raw, limit, CALL_DEPTH, CALL_VALUES, finite=False)
     if not isinstance(found, dict):
         raise bad("body", "must be a JSON object")
@@ -63,8 +64,8 @@ async def turn_request(
 ) -> TurnRequest:
     """A request for a turn, as its protocol's `read` returns it. Raises the same errors as `call`.
 
-    Reading and parsing a large request takes many times its bytes of memory. So reading holds `big`, the lock
-    of its episode, and parsing holds `parsing`, the lock of all episodes.
+    To receive and parse a large request takes many times its size in memory. So a large request holds the
+    episode's lock `big` throughout, and while it is parsed also `parsing`, the lock of all episodes.
     """
     size = request.content_length
     small = size is not None and size <= INLINE_BYTES and "Content-Encoding" not in request.headers
@@ -78,16 +79,17 @@ async def turn_request(
 
 def _parsed(raw: bytes, limit: int, values: int, read: Read) -> TurnRequest:
     found = read(document(raw, limit, depth=bounds.CONVERSATION_DEPTH, values=values))
-    _ = found.ask.size  # counted here, in the thread if it is large
+    _ = found.ask.size  # compute the cached size here: for a large request, this runs in a thread
     if len(raw) > INLINE_BYTES:  # a small request has few values in all
         _require_few_arguments(found.ask)
     return found
 
 
 def _require_few_arguments(ask: Ask) -> None:
-    """Refuse calls whose arguments have very many values: as texts they are one value each.
+    """Refuse a request whose tool calls have arguments with very many JSON values.
 
-    Chat templates get them as values, which take many times the memory of their text.
+    The check of the body counts each call's arguments as one value, because they are one string. Chat
+    templates get the parsed values, which take many times the memory of that string.
     """
     calls = (call for message in ask.messages for call in message.get("tool_calls") or ())
     texts = "\n".join(call["function"]["arguments"] for call in calls)
@@ -105,10 +107,10 @@ def document(
     *,
     finite: bool = True,
 ) -> Any:
-    """A body's JSON. All of it can be written again as JSON.
+    """A body's parsed JSON. It has only values that can be written as JSON again.
 
     Raises:
-        GatewayError: 400, with the bound that it breaks.
+        GatewayError: 400, naming the bound that the body exceeds.
     """
     try:
         return json_within(raw, limit, depth=depth, values=values, finite=finite)

@@ -1,4 +1,4 @@
-"""Messages and tools of chat completions: their types, and what each means. Pure."""
+"""Messages and tools of chat completions: their types, and their form for the chat template. Pure."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from headway_coordinator.trajectory.calls import Message, Tool
 TEXT_ALONE: Final = "this gateway accepts only text; leave it out"
 CONTINUED: Final = f"every turn begins a message of its own; {LEAVE_OUT}"
 TEXTS: Final = ("text", "input_text", "output_text")
-"""Kinds of parts that are text. vLLM takes those of Responses here, too."""
+"""Types of parts that are text. vLLM accepts the types of Responses in chat completions, too."""
 
 
-# `fail_fast` in every list: if a million entries are wrong, the error names the first.
+# Every list has `fail_fast`: even if a million entries are wrong, validation stops at the first.
 class _Function(Block):
     UNREAD = Unread(listed={"defer_loading": (None, False)}, inert=("strict",))
 
@@ -76,11 +76,11 @@ class _Part(Block):
     type: Literal["text", "input_text", "output_text", "refusal", "thinking", "reasoning"]
     text: str | None = None
     refusal: str | None = None
-    """What the model said instead of an answer."""
+    """The model's refusal to answer."""
     thinking: str | _ThoughtTexts | None = None
-    """Reasoning, as vLLM and SGLang write it, or in parts as Mistral does."""
+    """Reasoning as a string, as vLLM and SGLang write it, or in parts, as Mistral writes it."""
     reasoning: str | None = None
-    """The same, by LangChain's name."""
+    """Reasoning, under the name that LangChain uses."""
 
 
 class ChatMessage(Block):
@@ -97,7 +97,7 @@ class ChatMessage(Block):
         },
         listed={
             "annotations": (None, []),
-            # Of gpt-oss, whose template writes them itself.
+            # Fields of gpt-oss's messages. Its chat template writes them itself.
             **dict.fromkeys(("author", "channel", "recipient", "content_type"), (None,)),
         },
         inert=("cache_control",),
@@ -120,16 +120,16 @@ class ChatMessage(Block):
     reasoning: str | None = None
     """Another name of `reasoning_content`, which newer servers write into their answers."""
     refusal: str | None = None
-    """What the model said instead of an answer."""
+    """The model's refusal to answer."""
     function_call: Any = None
     """The old way to call a tool, which is not supported."""
 
 
 def message(given: ChatMessage, at: int) -> Message:
-    """A message as the chat template takes it. `at` is its position in the request.
+    """A message in the form that the chat template takes. `at` is its position in the request.
 
     Raises:
-        GatewayError: a field is missing, or belongs to another role.
+        GatewayError: a field is missing, or only another role may have it.
     """
     where = f"messages.{at}"
     text, thoughts = given.content or "", ""
@@ -161,7 +161,7 @@ def message(given: ChatMessage, at: int) -> Message:
 
 
 def output(texts: Sequence[str], reasoning: Sequence[str], calls: Sequence[dict[str, Any]]) -> Message:
-    """A message of the model, whose parts a client sent one by one."""
+    """An assistant message, joined from its texts, reasoning and tool calls."""
     found: Message = {"role": "assistant", "content": "".join(texts)}
     if reasoning:
         found["reasoning_content"] = "".join(reasoning)
@@ -171,7 +171,7 @@ def output(texts: Sequence[str], reasoning: Sequence[str], calls: Sequence[dict[
 
 
 def tool(given: ChatTool) -> Tool:
-    """A tool as the chat template takes it."""
+    """A tool in the form that the chat template takes."""
     function: dict[str, Any] = {"name": given.function.name}
     if given.function.description is not None:
         function["description"] = given.function.description
@@ -185,7 +185,7 @@ def arguments(given: str | dict[str, Any], at: str) -> str:
     """A call's arguments as canonical JSON.
 
     Raises:
-        GatewayError: the field `at` is not JSON of an object.
+        GatewayError: the field `at` is not a JSON object.
     """
     if isinstance(given, str):
         try:
@@ -198,7 +198,7 @@ def arguments(given: str | dict[str, Any], at: str) -> str:
 
 
 def _joined(parts: Sequence[_Part], role: str, where: str) -> tuple[str, str]:
-    """The text of a message, and the reasoning that its parts have."""
+    """The text of a message's parts, and their reasoning."""
     texts: list[str] = []
     thoughts: list[str] = []
     for number, part in enumerate(parts):
@@ -206,12 +206,12 @@ def _joined(parts: Sequence[_Part], role: str, where: str) -> tuple[str, str]:
             texts.append(part.text)
         else:
             _read(part, role, texts, thoughts, f"{where}.content.{number}")
-    # Blocks become lines, as in vLLM when the model is served. The model's own blocks were one text.
+    # Text parts become lines, as in vLLM. An assistant's parts were sampled as one text, so none is added.
     return ("" if role == "assistant" else "\n").join(texts), "".join(thoughts)
 
 
 def _read(part: _Part, role: str, texts: list[str], thoughts: list[str], where: str) -> None:
-    """Add what a part says to `texts` or to `thoughts`."""
+    """Add a part's text to `texts`, or its reasoning to `thoughts`."""
     if part.type in TEXTS:
         texts.append(_required(part.text, f"{where}.text"))
     elif role != "assistant":
@@ -229,7 +229,7 @@ def _read(part: _Part, role: str, texts: list[str], thoughts: list[str], where: 
 
 
 def _refusal(given: ChatMessage, text: str, where: str) -> str:
-    """What the model said instead of an answer."""
+    """The text of the model's refusal to answer."""
     if given.role != "assistant":
         raise bad(f"{where}.refusal", "only an assistant's message has a refusal; write content")
     if text:
@@ -238,7 +238,7 @@ def _refusal(given: ChatMessage, text: str, where: str) -> str:
 
 
 def _reasoning(given: ChatMessage, thoughts: str, where: str) -> str:
-    """The reasoning of a message, whichever of its fields has it."""
+    """The reasoning of a message, from whichever field has it. Fields that disagree are an error."""
     found = {
         "reasoning_content": given.reasoning_content,
         "reasoning": given.reasoning,

@@ -1,7 +1,7 @@
 """OpenAI's completions: the model continues a text, or token ids. Pure.
 
-They serve models without conversations, and agents that write their own prompts. A turn is recorded like any
-other. `texts.py` decides when several such turns are one training row.
+They serve models without a chat template, and agents that write their own prompts. A turn is recorded like
+any other. `texts.py` decides when several such turns are one training row.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ class CompletionBody(FormatOptions, OtherNames):
     )
     """Text or token ids, or a list with one prompt in either form."""
     max_tokens: Tokens | None = None
-    """The job's bound if it is missing. OpenAI's 16 would be too short for a turn."""
+    """If it is missing, the job's limit applies. OpenAI's default of 16 would be too short for a turn."""
     temperature: Number | None = None
     top_p: Number | None = None
     stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
     stop: Stop | None = None
     logprobs: Annotated[StrictInt, Field(ge=0, le=5)] | None = None
-    """Whether the answer has the log-probability of each sampled token. Other tokens' are never shown."""
+    """Any number asks for the log-probability of each sampled token. The answer never shows other tokens."""
     seed: Seed | None = None
 
 
@@ -81,7 +81,7 @@ WITHOUT_EFFECT: Final[Table] = beside(
     {"suffix": (None, ""), "prompt_embeds": (None,), "add_special_tokens": (None, True)},
     CompletionBody.model_fields,
 )
-"""Fields that are not applied, with the values at which they would change nothing."""
+"""Field that is not applied -> the values at which it would change nothing."""
 PROMPT_FIELDS: Final = (
     *("messages", "system", "instructions", "input", "inputs", "contents"),
     *("systemInstruction", "system_instruction"),
@@ -92,12 +92,12 @@ INSTEAD: Final[dict[str, str]] = {
     **dict.fromkeys(PROMPT_FIELDS, "write it into prompt"),
     "stop_sequences": STOP,
 }
-"""Why a field is not applied, and what to do instead."""
+"""Field -> why it is not applied, and what to do instead."""
 
 
 @dataclass(frozen=True)
 class CompletionRequest:
-    """A completion request that was read: a `dialect.TurnRequest`."""
+    """A parsed completion request: a `dialect.TurnRequest`."""
 
     ask: Ask
     model: str
@@ -134,7 +134,7 @@ class CompletionRequest:
 
 
 def read(body: object, *, lenient: bool = False, large: bool = False) -> CompletionRequest:
-    """Check a request's JSON; see `openai.read`. It has no list of parts, so `large` changes nothing.
+    """Check a request's JSON, as `openai.read` does. `large` has no effect: there is no list of messages.
 
     Raises:
         GatewayError: names the field to change.
@@ -190,9 +190,9 @@ def _choice(found: Completion, finish: str) -> dict[str, Any]:
 
 
 def _logprobs(found: Completion) -> dict[str, Any] | None:
-    """Log-probabilities of the sampled tokens, including the one that ends the text.
+    """Log-probabilities of the sampled tokens, including the token that ends the text.
 
-    None if the request wants none.
+    None if the request does not ask for them.
     """
     if not found.scored:
         return None

@@ -1,7 +1,7 @@
 """The conversations of an episode: each recorded turn holds what it added to the turn that it continues.
 
-Agents send the whole conversation with every turn. Storing all of it each time would grow with the square of
-the turns. As a chain, turns need memory only for their new messages.
+Agents send the whole conversation with every turn. If each turn stored all of it, memory would grow with the
+square of the turns. So turns form a chain, and each stores only its new messages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class RecordedTurn:
     node: int
     """The sampled node in the graph."""
     before: RecordedTurn | None = field(repr=False)
-    """The recorded conversation that this one continues."""
+    """The recorded turn that this one continues; None if it begins a conversation."""
     new: list[Message]
     """The messages after those of `before`. The model's answer is the last."""
     meanings: list[object]
@@ -33,9 +33,9 @@ class RecordedTurn:
     stopped: str | None = None
     """The string that ended the model's answer. The answer omits it."""
     tail: str = ""
-    """The rest of the token that completed `stopped`."""
+    """The text that follows `stopped` in the last sampled token."""
     behind: str = ""
-    """What the client wrote behind the answer of `before`, in the request for this turn."""
+    """The text that the client appended to the answer of `before`, in the request for this turn."""
     effort: str | None = None
     """How much the model should think; see `Ask.effort`."""
     after: list[RecordedTurn] = field(default_factory=list, repr=False)
@@ -70,10 +70,10 @@ class RecordedTurn:
         return [message for part in reversed(parts) for message in part]
 
     def written_behind(self, sent: Message) -> str | None:
-        """What a client wrote behind this turn's answer; None if it wrote another answer.
+        """The text that a client appended to this turn's answer; None if `sent` is another answer.
 
-        A client may append the string that ended the answer, and more text. smolagents does, and adds the
-        code that it ran.
+        A client may send the answer back with the string that ended it, and with more text. For example,
+        smolagents adds the code that it ran.
         """
         if (meant := meaning(sent)) == self.meanings[-1]:
             return ""
@@ -98,8 +98,9 @@ def continued(
 ) -> RecordedTurn | None:
     """The longest recorded conversation that a request continues with further messages.
 
-    Several samples of one request may mean the same. First come those that reached the agent (whose node is
-    not in `unseen`). Then comes the one whose calls and reasoning match the client's, then the newest.
+    Several samples of one request may have the same meaning. Samples that reached the agent are preferred:
+    those whose node is not in `unseen`. Next comes the sample with the most answers whose call ids and
+    reasoning match the client's, and then the newest.
     """
     best = (0, False)
     found: list[RecordedTurn] = []
@@ -125,12 +126,15 @@ def continued(
 
 
 def _alike_in(turn: RecordedTurn, messages: Sequence[Message]) -> int:
-    """How many of a recorded conversation's messages are the same answers in a request."""
+    """How many messages of a recorded conversation have the same call ids and reasoning in a request."""
     return sum(map(_alike, turn.messages, messages))
 
 
 def _alike(recorded: Message, sent: Message) -> bool:
-    """Whether two messages of one meaning are the same answer, as far as the client says."""
+    """Whether two messages with the same meaning also have the same call ids and reasoning.
+
+    A client may leave the reasoning out.
+    """
     reasoning = sent.get("reasoning_content")
     return _ids(recorded) == _ids(sent) and reasoning in (None, "", recorded.get("reasoning_content"))
 
@@ -140,9 +144,9 @@ def _ids(message: Message) -> list[str | None]:
 
 
 def meaning(message: Message) -> object:
-    """The meaning of a message: the same for all the usual ways in which clients write it.
+    """A message in a form that is equal for all usual ways in which clients send the same message back.
 
-    Clients drop reasoning, write null for empty content, and strip what the model wrote around its text.
+    Clients drop reasoning, write null for empty content, and strip white space around the model's text.
     """
     text = content(message)
     if message.get("role") == "assistant":
@@ -155,9 +159,9 @@ def meaning(message: Message) -> object:
 
 
 def _arguments(arguments: Any) -> str:
-    """Arguments as one text for all their forms: it takes less memory than their values.
+    """Arguments as canonical JSON text, which takes less memory than the parsed values.
 
-    Clients change the order of keys, and write 1.0 as 1.
+    The text is the same if a client changes the order of keys, or writes 1.0 as 1.
     """
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
     return json.dumps(json.loads(text, parse_float=_number), sort_keys=True)

@@ -1,8 +1,8 @@
-"""The gateway: one chat completion, tokens in and tokens out, recorded in the episode's graph.
+"""The gateway: answers one turn, tokens in and tokens out, and records it in the episode's graph.
 
-Every agent's turns pass here. The built-in agent calls it in process, the others through `server.py`, which
-only translates. Several turns of one episode may run at once (an agent with helpers). Each is a branch of its
-graph.
+Every agent's turns pass through `Gateway`. The built-in agent calls it in process. Other agents reach it
+through `server.py`, which only translates. Several turns of one episode may run at once, for an agent with
+helpers. Each such turn is a branch of the graph.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ larger ones, so that other episodes need not wait."""
 INLINE_TOKENS = 4_000
 """The most tokens that are decoded one by one on the event loop, in some 20 ms."""
 BYTES_A_TOKEN = 4
-"""Bytes for each token in a conversation that fills its context. A conversation with more is counted before
-it is rendered."""
+"""A conversation is large if it has more than this many bytes for each token of the context. The tokens of a
+large conversation are counted before it is rendered."""
 
 
 class Engine(Protocol):
@@ -67,18 +67,18 @@ class Gateway:
         self._longest_token = renderer.longest_token
         self._efforts = efforts.Efforts(renderer)
         self._large = asyncio.Lock()
-        """Held while one conversation beyond `BYTES_A_TOKEN` is counted or rendered, so there is one at a
-        time."""
+        """Held while a large conversation is counted or rendered, so that this happens to one at a time; see
+        `BYTES_A_TOKEN`."""
 
     async def chat(self, session: Session, ask: Ask) -> Completion:
         """Sample the next assistant message.
 
         Raises:
-            NoTokensLeftError: no token fits the context, or the episode's limit, any more.
-            ForcedCallError: this model cannot do `ask.force`.
-            RenderError: the chat template does not take this conversation.
+            NoTokensLeftError: the context is full, or the episode has reached its limit of tokens.
+            ForcedCallError: `ask.force` is impossible for this model.
+            RenderError: the chat template does not accept this conversation.
             UnknownEffortError: the chat template does not know `ask.effort`.
-            SchemaRefusedError: the engine does not take `ask.schema`.
+            SchemaRefusedError: the engine does not accept `ask.schema`.
             GatewayError: `ask.text` has a token that this model does not have, or a string of `ask.stop` is
                 part of the family's markup.
             InfraError: the engine failed.
@@ -90,7 +90,7 @@ class Gateway:
         session.ignore(self._participants.unshown(ask.messages))
         ask = self._accepted(ask)
         if ask.effort is not None and not ask.must_think and not self._efforts.knows(ask.effort):
-            if ask.effort != "on":  # a model without a switch thinks anyway
+            if ask.effort != "on":  # a model whose template has no switch thinks in any case
                 session.ignore([ask.effort_at])
             ask = replace(ask, effort=None)
         renderer = self._efforts.of(ask.effort)
@@ -144,7 +144,7 @@ class Gateway:
         return len(await self._tokens(ask, before)) + len(self._forced(renderer, ask))
 
     def _forced(self, renderer: Renderer, ask: Ask) -> list[int]:
-        """The tokens with which the turn begins on the model's behalf."""
+        """The tokens that the gateway writes at the beginning of the model's turn, before sampling."""
         if ask.force is None:
             return [] if ask.schema is None else renderer.without_reasoning()
         tokens = renderer.force(ask.force.tool)
@@ -157,7 +157,7 @@ class Gateway:
         return ask if messages is ask.messages else replace(ask, messages=messages)
 
     async def _continued(self, session: Session, ask: Ask) -> tuple[list[object], RecordedTurn | None]:
-        """What each message means, and the recorded conversation that they continue."""
+        """The meaning of each message, and the recorded conversation that the messages continue."""
         recorded, unseen = list(session.recorded_turns), frozenset(session.unseen)
 
         def found() -> tuple[list[object], RecordedTurn | None]:
@@ -170,10 +170,11 @@ class Gateway:
         return ask.size > BYTES_A_TOKEN * self._context_length
 
     async def _require_room(self, ask: Ask) -> None:
-        """Refuse a conversation that cannot fit, before rendering takes many times its memory.
+        """Refuse a conversation that cannot fit, because rendering it would take many times its memory.
 
-        Every template shows the words of users and tools in full, so a quick estimate covers these. For other
-        long conversations the template's text is counted, up to the context and no further.
+        Every template shows the text of users and tools in full. So a quick lower bound on the tokens of that
+        text refuses most such conversations. For other large conversations the tokens of the rendered prompt
+        are counted, and counting stops when they exceed the context.
         """
         if not self._is_large(ask):
             if not self._surely_fits(ask):
@@ -186,7 +187,10 @@ class Gateway:
                 raise ContextFullError(f"more than {limit} tokens fill the context of {limit}")
 
     def _surely_fits(self, ask: Ask) -> bool:
-        """Whether not even the shortest words would fill the context. Then there is no need to count them."""
+        """Whether a request of this size passes `_require_words`, whatever its words are.
+
+        If so, its words need not be counted.
+        """
         longest = self._longest_token
         limit = Extent(letters=ask.size, words=(ask.size + len(ask.messages)) // 2)
         return longest is None or limit.tokens(longest) <= self._context_length
@@ -201,9 +205,9 @@ class Gateway:
     async def _prompt(
         self, session: Session, ask: Ask, meanings: Sequence[object], before: RecordedTurn | None, number: int
     ) -> list[int]:
-        """The prompt's token ids.
+        """The prompt's token ids. If the turn forks, this counts the fork with its reason.
 
-        A turn that forks is counted, with the reason. Another turn may be recorded meanwhile, but existing
+        The list of turns is copied first, because another turn may be recorded during rendering. Recorded
         turns never change.
 
         Raises:
@@ -218,12 +222,12 @@ class Gateway:
 
     @cached_property
     def _closes(self) -> bool:
-        """Whether the family closes turns with a token, so that a turn that a string ended can go on."""
+        """Whether the family closes turns with a token. If so, a turn that a stop string ended can go on."""
         return stops.closer(self._renderer, [ASKED[-1], ANSWER], ()) is not None
 
     @cached_property
     def _markup(self) -> tuple[str, ...]:
-        """Tags and words that no stop string may be a part of."""
+        """Tags and words of the family's markup. A stop string must not be a part of any of them."""
         return stops.markup(self._renderer)
 
     async def _tokens(self, ask: Ask, before: RecordedTurn | None, limit: int | None = None) -> list[int]:
@@ -250,9 +254,10 @@ class Gateway:
             raise RenderError(f"the chat template does not accept this conversation: {why}") from error
 
     def _rendered(self, ask: Ask, before: RecordedTurn | None) -> list[int]:
-        """Ids that extend the recorded conversation that `ask` continues.
+        """The prompt's token ids: those of the recorded turn that `ask` continues, extended by new messages.
 
-        If there is none, the whole conversation's ids.
+        If `ask` continues no recorded turn, or the template cannot extend it, the whole conversation is
+        rendered.
         """
         renderer = self._efforts.of(ask.effort)
         if before is not None:
@@ -268,7 +273,7 @@ class Gateway:
         return renderer.render(ask.messages, ask.tools)
 
     def _same_words(self, before: RecordedTurn, ask: Ask) -> bool:
-        """Whether the earlier messages render the same with the effort of this request."""
+        """Whether the earlier messages render to the same text with the effort of this request."""
         if before.effort == ask.effort:
             return True
         then, now = self._efforts.of(before.effort), self._efforts.of(ask.effort)
@@ -288,7 +293,7 @@ class Gateway:
         forced: list[int],
         sampled: Sampled,
     ) -> Completion:
-        """Add a turn to the graph, and parse its tokens."""
+        """Parse a turn's tokens, and add the turn to the graph."""
         sampled, stopped = stops.ended(self._renderer.text, sampled, ask.stop, self._renderer.stop_token_ids)
         parsed = self._efforts.of(ask.effort).parse(
             [*forced, *sampled.tokens], prompt[: len(prompt) - len(forced)], ask.tools
@@ -363,7 +368,7 @@ class Gateway:
         )
 
     async def _with_logprobs(self, session: Session, found: Completion) -> Completion:
-        """The turn with each of its tokens and its log-probability."""
+        """The turn with the text and the log-probability of each sampled token."""
         node = session.graph.nodes[found.node]
 
         def scored() -> tuple[Scored, ...]:
@@ -401,7 +406,7 @@ def _drift(
     prompt: Sequence[int],
     closes: bool,
 ) -> drift.ForkCause:
-    """Why a prompt continues no sampled tokens."""
+    """Why a turn forks: why its prompt does not continue the tokens that were sampled."""
     if before is not None:
         sampled = [*before.prompt, *before.sampled]
         if list(prompt[: len(sampled)]) != sampled:
@@ -414,7 +419,7 @@ def _drift(
 
 
 def assistant(parsed: Parsed, may_call: bool) -> Message:
-    """A sampled turn, whose calls have ids, in OpenAI's form."""
+    """A parsed turn as an assistant message in OpenAI's form. Its calls must have ids already."""
     good = [call for call in parsed.calls if may_call and call.problem is None]
     content = parsed.content
     for call in parsed.calls:

@@ -1,4 +1,4 @@
-"""The common interface of the protocols: a request that was read, and the answer for its client."""
+"""The common interface of the protocols: a parsed request, and the answer in its client's form."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from headway_coordinator.gateway.refusals import GatewayError
 
 
 class TurnRequest(Protocol):
-    """A request for a turn, as one protocol reads it."""
+    """A parsed request for a turn, which also writes the answer in its protocol's form."""
 
     @property
     def ask(self) -> Ask:
-        """What to sample."""
+        """The request in the form that all protocols share."""
 
     @property
     def stream(self) -> bool:
@@ -25,20 +25,25 @@ class TurnRequest(Protocol):
         """Fields of the request that are not applied."""
 
     def whole(self, found: Completion, trajectory_id: str) -> dict[str, Any]:
-        """The answer as one document."""
+        """The answer as one JSON document."""
 
     def events(self, found: Completion, trajectory_id: str) -> Iterator[bytes]:
-        """The answer as events."""
+        """The answer as server-sent events."""
 
     def failed(self, refusal: GatewayError) -> bytes:
         """The event that ends a stream with an error."""
 
 
 class Read(Protocol):
-    """A protocol's reader."""
+    """The function with which a protocol parses and checks a request's JSON."""
 
     def __call__(self, body: object, *, lenient: bool = False, large: bool = False) -> TurnRequest:
-        """Check a request's JSON. `large`: in slices, so that other episodes go on.
+        """Check a request's JSON.
+
+        Args:
+            body: the parsed JSON.
+            lenient: ignore fields that are not applied, instead of refusing the request.
+            large: check the request in slices, so that other episodes can continue.
 
         Raises:
             GatewayError: names the field to change.

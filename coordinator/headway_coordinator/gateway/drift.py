@@ -1,6 +1,6 @@
-"""Why a turn begins a training row of its own: how its history differs from the nearest recorded one. Pure.
+"""Finds why a turn forks: how its history differs from the most similar recorded conversation. Pure.
 
-Only turns that fork are examined, so other turns have no cost.
+This runs only for turns that fork, so it costs other turns nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class ForkCause:
 
     reason: ForkReason
     message: int | None = None
-    """The first message of the request that differs, from 0."""
+    """The position of the first message of the request that differs, from 0."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ def reason(
 
     Args:
         recorded: the episode's turns, at least one.
-        meanings: of the request's messages.
-        tools: of the request.
+        meanings: the meanings of the request's messages; see `conversations.meaning`.
+        tools: the request's tools.
         unseen: nodes that never reached the agent.
     """
     near = _nearest(recorded, meanings, unseen, tools)
@@ -59,7 +59,7 @@ def reason(
 
 
 def rendered(before: RecordedTurn, cut_off: bool) -> ForkCause:
-    """Why the template cannot go on from a recorded turn that a request repeats."""
+    """Why the rendered prompt differs from a recorded turn although the request repeats that turn."""
     last = before.length - 1
     if cut_off:
         return ForkCause("cut_off", last)
@@ -70,7 +70,10 @@ def rendered(before: RecordedTurn, cut_off: bool) -> ForkCause:
 def counted(
     drifts: Mapping[ForkReason, Drift], found: ForkCause, turn: int, messages: Sequence[Message]
 ) -> Drift:
-    """An episode's count of a reason, increased by this turn. The first turn begins it."""
+    """An episode's count of forks for one reason, increased by this turn.
+
+    The first turn with the reason also sets the details: the turn, the message and its role.
+    """
     if (known := drifts.get(found.reason)) is not None:
         return known.model_copy(update={"count": known.count + 1})
     role = None if found.message is None else str(messages[found.message].get("role", ""))[:ROLE_LENGTH]
@@ -83,10 +86,10 @@ def _nearest(
     unseen: Collection[int],
     tools: Sequence[Tool] | None = None,
 ) -> _Near | None:
-    """The recorded conversation that shares the most messages with a request.
+    """The recorded conversation that shares the most leading messages with a request.
 
-    Among equals, first comes one that has a further message, then one that reached the agent, then the
-    newest. With `tools`, only conversations with these tools count.
+    Among equals, a conversation with a further message is preferred, then one that reached the agent, then
+    the newest. With `tools`, only conversations with these tools count.
     """
     best: tuple[int, bool, bool, int] | None = None
     found: _Near | None = None
@@ -114,7 +117,7 @@ def _reached(recorded: Sequence[RecordedTurn], meanings: Sequence[object]) -> It
 
 
 def _last(turn: RecordedTurn) -> RecordedTurn:
-    """The newest conversation that continues this one."""
+    """The last turn of the newest conversation that continues this one."""
     while turn.after:
         turn = turn.after[-1]
     return turn
@@ -129,7 +132,7 @@ def _meanings(turn: RecordedTurn) -> list[object]:
 
 
 def _differs(ours: Sequence[object], theirs: Sequence[object]) -> ForkReason:
-    """How two histories differ, whose first messages have different meanings."""
+    """How two histories differ. Their first messages must have different meanings."""
     (was_role, was, was_calls, was_id), (role, text, calls, call_id) = _parts(ours[0]), _parts(theirs[0])
     if was_role == role == "system":
         return "system"
@@ -151,7 +154,7 @@ def _named(calls: list[tuple[str, object]]) -> list[str]:
 
 
 def _parts(meaning: object) -> tuple[object, object, list[tuple[str, object]], object]:
-    """Role, words, calls and the id of the answered call, as in `conversations.meaning`."""
+    """The role, text, calls and id of the answered call, from the result of `conversations.meaning`."""
     assert isinstance(meaning, tuple)
     role, text, calls, call_id = meaning
     return role, text, calls, call_id

@@ -1,4 +1,4 @@
-"""How much a model should think, as the protocols say it, and the renderer for that effort.
+"""Chooses the renderer for the effort that a request asks for: how much the model should think.
 
 Chat templates know two kinds of variables: a switch (`enable_thinking`, `thinking`) and a level
 (`reasoning_effort`). If a template knows a variable, setting it changes the rendered prompt.
@@ -18,7 +18,7 @@ class Efforts:
         self._known: dict[str, Renderer | None] = {}
 
     def of(self, effort: str | None) -> Renderer:
-        """The renderer of a turn.
+        """The renderer of a turn with this effort. None: the job's usual renderer.
 
         Raises:
             UnknownEffortError: the template does not know `effort`.
@@ -35,7 +35,7 @@ class Efforts:
         return found
 
     def knows(self, effort: str) -> bool:
-        """Whether the template renders another prompt for this effort."""
+        """Whether the template renders a different prompt for this effort."""
         try:
             return self.of(effort) is not None
         except UnknownEffortError:

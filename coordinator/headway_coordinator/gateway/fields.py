@@ -1,7 +1,7 @@
-"""Types of fields that several protocols have, and other engines' names of fields that are applied. Pure.
+"""Types of fields that several protocols share, and other engines' names for these fields. Pure.
 
-A client written for Ollama, llama.cpp, TGI, SGLang or Mistral sends some fields by other names. If a name
-means exactly what a field here means, it is applied. All others are in `unapplied.py`.
+A client written for Ollama, llama.cpp, TGI, SGLang or Mistral sends some fields under other names. If such a
+field means exactly the same as one of OpenAI's, it is applied. All others are in `unapplied.py`.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ Model = Annotated[str, Field(max_length=bounds.NAME)]
 """A model's name. Every part of a streamed answer repeats it."""
 Tokens = Annotated[StrictInt, Field(ge=1, le=10**9)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=100)]
-"""The job's own value is used instead, but the agent should learn that its value is not a number in range."""
+"""A temperature or top_p. The job's own value is used instead, but a value out of range is still refused."""
 Seed = Annotated[StrictInt, Field(ge=-(2**63), lt=2**64)]
-"""Not applied: each turn's seed is the job's. With the agent's seed, all episodes of a group would be the
-same."""
+"""Not applied: the job sets each turn's seed. With a seed from the agent, all episodes of a group could be
+the same."""
 Stops = Annotated[
     list[Annotated[str, Field(min_length=1, max_length=bounds.NAME)]],
     Field(max_length=STOPS, fail_fast=True),
 ]
 Stop = Annotated[str, Field(max_length=bounds.NAME)] | Stops
-"""The turn ends once the model has written it. The answer's text omits it."""
+"""A stop string, or several. The turn ends once the model has written one; the answer's text omits it."""
 
 
 class Options(BaseModel):
-    """Ollama's `options`: parameters that other engines take beside the messages."""
+    """Ollama's `options`: parameters that other engines take at the top of the request."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -47,31 +47,31 @@ class Options(BaseModel):
 
 
 class OtherNames(BaseModel):
-    """Fields that mean the same as one of OpenAI's."""
+    """Fields of other engines that mean the same as one of OpenAI's."""
 
     max_new_tokens: Tokens | None = None
     """`max_tokens`, as TGI and SGLang write it."""
     n_predict: Tokens | Literal[-1] | None = None
-    """`max_tokens`, as llama.cpp writes it; -1: the job's bound alone."""
+    """`max_tokens`, as llama.cpp writes it; -1: only the job's limit applies."""
     num_predict: Tokens | Literal[-1, -2] | None = None
-    """`max_tokens`, as Ollama writes it; below 0: the job's bound alone."""
+    """`max_tokens`, as Ollama writes it; below 0: only the job's limit applies."""
     random_seed: Seed | None = None
     """`seed`, as Mistral writes it."""
     stop_words: Stop | None = None
     """`stop`, as Qwen's and NVIDIA's servers write it."""
     options: Options | None = None
-    """Ollama's."""
+    """Further parameters, as Ollama writes them."""
 
 
 def least_bound(asked: OtherNames, *own: int | None) -> int | None:
-    """The least of all bounds on the turn's tokens; None: there is none."""
+    """The smallest of the request's limits on the turn's tokens; None if it sets no limit."""
     options = asked.options or Options()
     given = (*own, asked.max_new_tokens, asked.n_predict, asked.num_predict, options.num_predict)
     return min((bound for bound in given if bound is not None and bound > 0), default=None)
 
 
 def stops(given: Mapping[str, str | Sequence[str] | None]) -> dict[str, str]:
-    """The strings that end a turn, each once, and the first field that has each. Empty ones are dropped.
+    """Stop string -> the first field that contains it. Empty strings are dropped.
 
     Args:
         given: field -> its strings.
@@ -85,10 +85,10 @@ def stops(given: Mapping[str, str | Sequence[str] | None]) -> dict[str, str]:
 
 
 def every_stop(asked: OtherNames, own: str | Sequence[str] | None) -> dict[str, str]:
-    """The strings that end a turn, by all names, and the first field that has each.
+    """Stop string -> the first field that contains it, over all names of the field `stop`.
 
     Raises:
-        GatewayError: there are too many.
+        GatewayError: there are too many strings.
     """
     more = asked.options.stop if asked.options else None
     found = stops({"stop": own, "stop_words": asked.stop_words, "options.stop": more})
@@ -99,10 +99,10 @@ def every_stop(asked: OtherNames, own: str | Sequence[str] | None) -> dict[str, 
 
 
 def left(asked: OtherNames, *, lenient: bool) -> tuple[str, ...]:
-    """The `options` that are ignored, by name.
+    """The names of the fields in `options` that are ignored.
 
     Raises:
-        GatewayError: 400 `unsupported_parameter`, for the first that would change what is sampled, if
+        GatewayError: 400 `unsupported_parameter` for the first field that would change what is sampled, if
             `lenient` is false.
     """
     if asked.options is None:

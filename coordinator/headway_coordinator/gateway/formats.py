@@ -1,7 +1,8 @@
-"""Requests for a JSON answer, in every spelling that clients use: one schema, or a refusal by name. Pure.
+"""Reads requests for a JSON answer, in every form that clients use, into one schema. Pure.
 
-Sampling under a schema hides tokens. So the turn is recorded as guided, and is not trained (docs/adr/0036).
-It would also hide tool calls, so a request with tools may not ask for a schema.
+The sampler masks tokens that would break the schema. So the turn is recorded as guided, and is not trained
+(docs/adr/0036). A schema would also mask the tokens of tool calls, so a request with tools may not ask for
+one. A form that no JSON schema can express is refused by name.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ OTHERS: Final[dict[str, str]] = {
     "grammar": WRITE,
     "structural_tag": WRITE,
 }
-"""Other engines' ways to hide tokens that a JSON schema cannot express -> what to write instead."""
+"""Other engines' constraints on an answer that are not JSON schemas -> what to write instead."""
 SPELLINGS: Final = (
     *("response_format", "guided_json", "json_schema", "structured_outputs", "guided_decoding", "format"),
     *OTHERS,
@@ -41,13 +42,13 @@ SPELLINGS: Final = (
 
 
 class Named(Block):
-    """A schema with its name."""
+    """The value of `json_schema` in `response_format`: a schema with its name."""
 
     name: Annotated[str, Field(max_length=bounds.NAME)] | None = None
     description: str | None = None
     json_schema: dict[str, Any] = Field(alias="schema")
     strict: StrictBool | None = None
-    """Makes no difference: an answer always follows all of its schema."""
+    """Has no effect: an answer always follows its whole schema."""
 
 
 class ResponseFormat(Block):
@@ -56,7 +57,7 @@ class ResponseFormat(Block):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: Named | None = None
     plain: dict[str, Any] | None = Field(None, alias="schema")
-    """The schema without a name, as llama.cpp and others take it beside `json_object`."""
+    """A schema without a name, as llama.cpp and others take it with the type `json_object`."""
 
 
 class TextFormat(Block):
@@ -71,25 +72,26 @@ class TextFormat(Block):
 
 @dataclass(frozen=True)
 class Wanted:
-    """One request for JSON."""
+    """One request for a JSON answer, from one field of the body."""
 
     name: str
-    """The field of the request."""
+    """The name of the field."""
     at: str
-    """The place of the schema in that field."""
+    """The path to the schema within the body."""
     schema: Any
-    """The schema; None means any object."""
+    """The schema; None means any JSON object."""
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """What becomes of a body's requests for JSON."""
+    """The outcome of a body's requests for JSON: the schema to apply, or the fields that are ignored."""
 
     schema: str | None = None
+    """The schema as JSON text; None if the answer is not constrained."""
     name: str = "response_format"
-    """The field that asks for it."""
+    """The field that asks for the schema."""
     ignored: tuple[str, ...] = ()
-    """The fields that are ignored instead."""
+    """The fields that ask for JSON and are ignored, in a lenient job."""
 
 
 def one(wanted: list[Wanted], tools: bool, lenient: bool) -> Chosen:
@@ -101,7 +103,8 @@ def one(wanted: list[Wanted], tools: bool, lenient: bool) -> Chosen:
         lenient: ignore requests for JSON, so that the turn is trained.
 
     Raises:
-        GatewayError: there is more than one, a tool may be called, or the schema cannot be read.
+        GatewayError: there is more than one request for JSON, the model may call a tool, or the schema is
+            refused.
     """
     if not wanted or lenient:
         return Chosen(ignored=tuple(dict.fromkeys(one.name for one in wanted)))
@@ -120,10 +123,11 @@ def one(wanted: list[Wanted], tools: bool, lenient: bool) -> Chosen:
 
 
 def of_chat(body: Mapping[str, Any], asked: ResponseFormat | None, *, lenient: bool = False) -> list[Wanted]:
-    """The requests for JSON in a chat completion or a completion. A lenient job refuses none.
+    """The requests for JSON in the body of a chat completion or a completion.
 
     Raises:
-        GatewayError: a request is malformed, or no JSON schema can express it.
+        GatewayError: a request for JSON is malformed, or uses a constraint that is not a JSON schema. A
+            lenient job accepts such constraints in `structured_outputs` and `guided_decoding`.
     """
     found = []
     if asked is not None and asked.type != "text":
@@ -155,7 +159,7 @@ def _response_format(asked: ResponseFormat) -> Wanted:
 
 
 def of_text(given: TextFormat | None, name: str) -> list[Wanted]:
-    """The requests for JSON in Responses or Messages.
+    """The requests for JSON in the body of Responses or Messages.
 
     Raises:
         GatewayError: the schema is missing.
@@ -170,7 +174,7 @@ def of_text(given: TextFormat | None, name: str) -> list[Wanted]:
 
 
 def _structured(given: object, at: str, lenient: bool) -> Iterator[Wanted]:
-    """vLLM's newest spelling, and the one before."""
+    """The requests for JSON in vLLM's `structured_outputs`, or in its predecessor `guided_decoding`."""
     if given is None or given == {}:
         return
     if not isinstance(given, dict):
@@ -191,7 +195,7 @@ def _structured(given: object, at: str, lenient: bool) -> Iterator[Wanted]:
 
 
 def _read(given: object, at: str) -> object:
-    """A schema, which may be written as text."""
+    """A schema, parsed if the client sent it as text."""
     if not isinstance(given, str):
         return given
     try:

@@ -1,7 +1,7 @@
-"""Anthropic's Messages: a request's JSON as an `Ask`, the same as for a chat completion. Pure.
+"""Anthropic's Messages: reads a request's JSON as an `Ask`, as for a chat completion. Pure.
 
-Blocks become their counterparts in OpenAI's form: a `tool_result` becomes a message of the tool, a `tool_use`
-a call, and `thinking` reasoning. `messages_answers.py` writes the answer.
+Blocks become their counterparts in OpenAI's form. A `tool_result` becomes a message with the role `tool`, a
+`tool_use` a tool call, and a `thinking` block reasoning. `messages_answers.py` writes the answer.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ class _ContentBlock(Block):
 
     UNREAD = Unread(
         listed={
-            # Chat templates have no place for it: the model sees the content alone.
+            # Chat templates have no place for `is_error`: the model sees only the content.
             "is_error": (None, False),
             "citations": (None, []),
             "caller": (None, {"type": "direct"}),
             "toolset_name": (None,),
         },
-        # `data` is of redacted thinking, which is refused by its type.
+        # `data` belongs to redacted thinking, which is refused by its type.
         inert=("cache_control", "signature", "data"),
         reads={
             "text": ("text",),
@@ -113,8 +113,8 @@ class _Custom(Block):
     description: str | None = None
     input_schema: dict[str, Any]
     defer_loading: StrictBool | None = None
-    """Not applied: every tool is shown, because showing one later would change the prompt from its beginning
-    on."""
+    """Not applied: the prompt always shows every tool. To show one later would change the prompt from its
+    beginning."""
 
 
 class _Choice(Block):
@@ -136,12 +136,12 @@ class _Thinking(Block):
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
     budget_tokens: Tokens | None = None
-    """Not applied. Clients must send it: reasoning has no bound of its own."""
+    """Not applied, because reasoning has no limit of its own. Anthropic's API requires clients to send it."""
     display: Literal["summarized", "omitted", "updates"] | None = None
 
     @property
     def on(self) -> bool | None:
-        """Whether the model should think; None: as its chat template says."""
+        """Whether the model should think; None: the chat template decides."""
         return {"enabled": True, "adaptive": True, "disabled": False}.get(self.type)
 
 
@@ -153,7 +153,7 @@ class _Output(Block):
     )
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
-    """Applied if the model's chat template writes another prompt for it."""
+    """Applied if the model's chat template renders a different prompt for it."""
     format: TextFormat | None = None
 
 
@@ -168,11 +168,11 @@ class CountBody(BaseModel):
     tools: Annotated[list[_Custom], Field(max_length=bounds.TOOLS, fail_fast=True)] | None = None
     tool_choice: _Choice | None = None
     thinking: _Thinking | None = None
-    """Whether the model thinks, if its chat template has a switch, and whether the answer shows the
-    reasoning."""
+    """Whether the model thinks, if its chat template has such a switch. Also says whether the answer shows
+    the reasoning."""
     output_config: _Output | None = None
     output_format: TextFormat | None = None
-    """A schema hides tokens from the sampler, so the turn is context and is not trained."""
+    """A schema. The sampler masks tokens that would break it, so the turn is context and is not trained."""
 
 
 class MessagesBody(CountBody):
@@ -196,7 +196,7 @@ WITHOUT_EFFECT: Final[Table] = beside(
     },
     MessagesBody.model_fields,
 )
-"""Fields that are not applied, with the values at which they would change nothing."""
+"""Field that is not applied -> the values at which it would change nothing."""
 EFFORT: Final = 'write output_config.effort, or thinking: {"type": "disabled"}'
 FORMAT: Final = "write a JSON schema in output_config.format"
 INSTEAD: Final[dict[str, str]] = {
@@ -217,14 +217,14 @@ INSTEAD: Final[dict[str, str]] = {
     "options": "send its fields beside the others, by Anthropic's names",
     "logprobs": "a message has no place for it; send a chat completion",
 }
-"""Why a field is not applied, and what to do instead."""
+"""Field -> why it is not applied, and what to do instead."""
 
 Body = TypeVar("Body", bound=CountBody)
 
 
 @dataclass(frozen=True)
 class MessagesRequest:
-    """A request for a turn that was read: a `dialect.TurnRequest`."""
+    """A parsed request for a turn: a `dialect.TurnRequest`."""
 
     ask: Ask
     model: str
@@ -248,7 +248,7 @@ class MessagesRequest:
 
 
 def read(body: object, *, lenient: bool = False, large: bool = False) -> MessagesRequest:
-    """Check a request for a turn; see `openai.read`.
+    """Check the JSON of a request for a turn. The arguments are as in `openai.read`.
 
     Raises:
         GatewayError: names the field to change.
@@ -274,7 +274,7 @@ def read(body: object, *, lenient: bool = False, large: bool = False) -> Message
 
 
 def read_count(body: object, *, lenient: bool = False, large: bool = False) -> MessagesRequest:
-    """Check a request to count tokens; see `openai.read`."""
+    """Check the JSON of a request to count tokens. Arguments and errors are as in `openai.read`."""
     asked = _checked(body, CountBody, large)
     assert isinstance(body, dict)
     ignored = unapplied(body, WITHOUT_EFFECT, lenient=lenient, why=INSTEAD)
@@ -291,7 +291,7 @@ def _checked(body: object, model: type[Body], large: bool) -> Body:
 
 
 def _schema(asked: CountBody, lenient: bool) -> formats.Chosen:
-    """The schema of the answer."""
+    """The schema of the answer, or the fields that ask for one and are ignored."""
     config = asked.output_config
     wanted = [
         *formats.of_text(asked.output_format, "output_format"),
@@ -302,7 +302,7 @@ def _schema(asked: CountBody, lenient: bool) -> formats.Chosen:
 
 
 def _effort(asked: CountBody) -> str | None:
-    """The effort. A switch that is off overrides a level."""
+    """The effort that a request asks for. If `thinking` is disabled, that overrides a level of effort."""
     thinks = asked.thinking.on if asked.thinking is not None else None
     if thinks is False:
         return "none"
@@ -355,7 +355,7 @@ def _system(given: str | list[_TextBlock] | None) -> Iterator[Message]:
 
 
 def _joined(given: str | Sequence[_TextBlock] | None) -> str:
-    """The text of blocks, one a line as in chat completions."""
+    """The text of blocks, joined by newlines as in chat completions."""
     return given if isinstance(given, str) else "\n".join(block.text for block in given or ())
 
 
@@ -370,9 +370,9 @@ def _conversation(turns: Sequence[_Turn]) -> Iterator[Message]:
 
 
 def _given(role: str, blocks: Sequence[_ContentBlock], at: str) -> Iterator[Message]:
-    """The agent's messages.
+    """The messages for the blocks of a user or system turn.
 
-    Results of tools are messages of their own, and the text between them is another.
+    Each tool result becomes a message of its own, and so does the text between results.
     """
     texts: list[str] = []
     for n, block in enumerate(blocks):

@@ -1,4 +1,4 @@
-"""A turn's answer as Anthropic's clients read it: one message, or the events that add up to it. Pure."""
+"""Writes a turn's answer for Anthropic's clients: one message, or the events of a stream. Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ REASONS: Final = {
     "tool_calls": "tool_use",
     "content_filter": "refusal",
 }
-"""Why a turn ended: OpenAI's words -> Anthropic's."""
+"""OpenAI's `finish_reason` -> Anthropic's `stop_reason`."""
 DELTAS: Final = {
     "text": ("text", "text_delta", "text"),
     "thinking": ("thinking", "thinking_delta", "thinking"),
     "tool_use": ("input", "input_json_delta", "partial_json"),
 }
-"""By kind of block: the field that is streamed in pieces, the kind of a piece, and the piece's field."""
+"""Type of a block -> the field that is streamed, the type of its delta, and the delta's field."""
 
 
 def message(found: Completion, model: str, trajectory_id: str, shows_reasoning: bool) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def message(found: Completion, model: str, trajectory_id: str, shows_reasoning: 
     Args:
         found: the turn.
         model: the client's name for the model.
-        trajectory_id: the episode's.
+        trajectory_id: the episode's id.
         shows_reasoning: whether the answer shows the model's reasoning.
     """
     stopped = found.stopped is not None and found.finish_reason == "stop"
@@ -46,7 +46,7 @@ def message(found: Completion, model: str, trajectory_id: str, shows_reasoning: 
 
 
 def events(whole: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The events that add up to a message."""
+    """The events of a stream with the same content as the message `whole`."""
     begun: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
     usage = whole["usage"]
     yield {"type": "message_start", "message": whole | begun | {"usage": usage | {"output_tokens": 0}}}
@@ -77,7 +77,7 @@ def _blocks(found: Completion, shows_reasoning: bool) -> Iterator[dict[str, Any]
 
 
 def _usage(found: Completion) -> dict[str, int]:
-    """Usage in Anthropic's form, which counts cached tokens apart from the input."""
+    """Usage in Anthropic's form, whose `input_tokens` exclude cached tokens."""
     turn = found.turn
     return {
         "input_tokens": turn.prompt_tokens - turn.cached_tokens,

@@ -1,4 +1,4 @@
-"""Server-sent events as Anthropic's and OpenAI's newer protocols write them: each named by its type."""
+"""Server-sent events of Anthropic's Messages and OpenAI's Responses: each event's name is its type."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from typing import Any
 
 
 def named_event(document: dict[str, Any]) -> bytes:
-    """A server-sent event, named by its type."""
+    """A server-sent event whose name is the document's `type`."""
     return f"event: {document['type']}\ndata: {json.dumps(document, ensure_ascii=False)}\n\n".encode()

@@ -1,7 +1,7 @@
-"""OpenAI's chat completions: a request's JSON as an `Ask`, and a `Completion` as the answer's. Pure.
+"""OpenAI's chat completions: reads a request's JSON as an `Ask`, and writes a `Completion` as JSON. Pure.
 
-Fields that would change which tokens are sampled, and are not applied here, are refused. Other fields that
-are not applied are listed (`unapplied.py`). Temperature and top_p are always the job's own.
+A field that is not applied here is refused if it would change which tokens are sampled. Otherwise it is
+listed (`unapplied.py`). Temperature and top_p are always the job's own.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from headway_coordinator.trajectory.calls import Message
 MODEL = "default"
 """The name of the trained model. Any other name means the same model."""
 SCORED_IN_A_CHUNK: Final = 1_000
-"""Tokens with log-probabilities in one event of a stream."""
+"""The most tokens whose log-probabilities are in one event of a stream."""
 
 
 class StreamOptions(Block):
@@ -63,7 +63,7 @@ class StreamOptions(Block):
 
 
 class Body(FormatOptions, ReasoningOptions, OtherNames):
-    """A request for a turn, as received."""
+    """The JSON body of a request for a turn."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -82,11 +82,11 @@ class Body(FormatOptions, ReasoningOptions, OtherNames):
     """Whether the answer has the log-probability of each sampled token."""
     seed: Seed | None = None
     parallel_tool_calls: StrictBool | None = None
-    """Not applied if it is false: the answer has all calls that the model sampled."""
+    """False is not applied: the answer always has all calls that the model sampled."""
 
 
 WITHOUT_EFFECT: Final[Table] = beside({}, Body.model_fields)
-"""Fields that are not applied, with the values at which they would change nothing."""
+"""Field that is not applied -> the values at which it would change nothing."""
 INSTEAD: Final[dict[str, str]] = {
     **WHY,
     **dict.fromkeys(("system", "instructions"), SYSTEM),
@@ -96,12 +96,12 @@ INSTEAD: Final[dict[str, str]] = {
     "max_output_tokens": MAX_TOKENS_HINT,
     "stop_sequences": STOP,
 }
-"""Why a field is not applied, and what to do instead."""
+"""Field -> why it is not applied, and what to do instead."""
 
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """A chat completion request that was read: a `dialect.TurnRequest`."""
+    """A parsed request for a chat completion: a `dialect.TurnRequest`."""
 
     ask: Ask
     model: str
@@ -128,9 +128,9 @@ def read(body: object, *, lenient: bool = False, large: bool = False) -> ChatReq
     """Check a request's JSON.
 
     Args:
-        body: the request, as `bodies.document` returns it: all of it can be written as JSON again.
-        lenient: ignore fields that are not applied.
-        large: check it in slices (`slices.py`).
+        body: the request, as `bodies.document` returns it, so that it can be written as JSON again.
+        lenient: ignore fields that are not applied, instead of refusing the request.
+        large: check the request in slices (`slices.py`).
 
     Raises:
         GatewayError: names the field to change.
@@ -198,7 +198,7 @@ def chunks(request: ChatRequest, found: Completion, trajectory_id: str) -> Itera
         yield chunk({"content": said["content"]})
     for index, call in enumerate(said.get("tool_calls", [])):
         yield chunk({"tool_calls": [{"index": index} | call]})
-    # All tokens of the turn, because the tokens of a call are in no delta of their own.
+    # The last chunks have the log-probabilities of all tokens, because a call has no delta for each token.
     for start in range(0, len(found.scored), SCORED_IN_A_CHUNK):
         yield chunk({}, scored=_logprobs(found.scored[start : start + SCORED_IN_A_CHUNK]))
     yield chunk({}, found.finish_reason)
@@ -207,10 +207,10 @@ def chunks(request: ChatRequest, found: Completion, trajectory_id: str) -> Itera
 
 
 def model(limit: int | None) -> dict[str, Any]:
-    """The only model.
+    """The only model's entry in the list of models.
 
     Args:
-        limit: tokens of its context; None: unknown.
+        limit: the most tokens of its context; None: unknown.
     """
     head = {"id": MODEL, "object": "model", "created": 0, "owned_by": "headway"}
     return head | ({} if limit is None else {"max_model_len": limit})
@@ -227,9 +227,9 @@ def event(document: dict[str, Any]) -> bytes:
 
 
 def _logprobs(scored: Sequence[Scored]) -> dict[str, Any] | None:
-    """Log-probabilities of sampled tokens, including special ones but not forced ones.
+    """Log-probabilities of sampled tokens, including special tokens but not forced ones.
 
-    None if not requested.
+    None if the request does not ask for them.
     """
     if not scored:
         return None
@@ -262,7 +262,7 @@ def _chat_message(said: Message) -> dict[str, Any]:
 
 
 def usage(found: Completion) -> dict[str, Any]:
-    """Tokens of a turn."""
+    """The token counts of a turn, in OpenAI's form."""
     turn = found.turn
     return {
         "prompt_tokens": turn.prompt_tokens,

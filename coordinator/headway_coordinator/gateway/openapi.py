@@ -1,7 +1,7 @@
-"""The gateway's routes as an OpenAPI 3.1 document: what each takes and answers. Pure.
+"""Describes the gateway's routes, with their requests and answers, as an OpenAPI 3.1 document. Pure.
 
-The schemas of requests are the models that read them. Answers have models of their own, and tests check the
-running gateway against these.
+Schemas of requests are generated from the models that parse the requests. Answers have models only for this
+document, and tests compare the answers of a running gateway with them.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ NAMED: Final[dict[str, Any]] = {
     "required": ["event", "data"],
     "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
 }
-"""Server-sent events, without names and with names."""
+"""Schemas of server-sent events: `PLAIN` without a name, `NAMED` with one."""
 SCHEMAS: Final = "#/components/schemas/{model}"
 
 
 class FunctionCall(ResponseModel):
-    """Name of a tool, and its arguments as JSON."""
+    """The name of the called tool, and the arguments as JSON text."""
 
     name: str
     arguments: str
 
 
 class ToolCall(ResponseModel):
-    """A tool that the model calls."""
+    """A call of a tool by the model."""
 
     id: str
     type: Literal["function"]
@@ -54,7 +54,7 @@ class ToolCall(ResponseModel):
 
 
 class AssistantMessage(ResponseModel):
-    """What the model said."""
+    """The assistant message of the answer."""
 
     role: Literal["assistant"]
     content: str | None
@@ -72,14 +72,14 @@ class Logprob(ResponseModel):
 
 
 class Logprobs(ResponseModel):
-    """The sampled tokens of the turn, including those of its calls and the one that closes it."""
+    """The sampled tokens of the turn, including those of its calls and its closing token."""
 
     content: list[Logprob] = Field(min_length=1)
     refusal: None
 
 
 class Choice(ResponseModel):
-    """The one answer."""
+    """The only choice of a chat completion."""
 
     index: Literal[0]
     message: AssistantMessage
@@ -90,7 +90,7 @@ class Choice(ResponseModel):
 
 
 class TextLogprobs(ResponseModel):
-    """The sampled tokens, including the one that ends the text."""
+    """The sampled tokens, including the token that ends the text."""
 
     tokens: list[str] = Field(min_length=1)
     token_logprobs: list[float]
@@ -99,7 +99,7 @@ class TextLogprobs(ResponseModel):
 
 
 class TextChoice(ResponseModel):
-    """The one answer."""
+    """The only choice of a completion."""
 
     index: Literal[0]
     text: str
@@ -115,7 +115,7 @@ class PromptDetails(ResponseModel):
 
 
 class Usage(ResponseModel):
-    """Tokens of the turn."""
+    """The token counts of the turn."""
 
     prompt_tokens: int = Field(ge=0)
     completion_tokens: int = Field(ge=0)
@@ -124,20 +124,20 @@ class Usage(ResponseModel):
 
 
 class ChatCompletion(ResponseModel):
-    """A turn."""
+    """The answer to a request for a chat completion."""
 
     id: str
     object: Literal["chat.completion"]
     created: int
     model: str
     system_fingerprint: str
-    """`policy-` and the version of the weights that sampled it."""
+    """`policy-` followed by the version of the weights that sampled the turn."""
     choices: list[Choice] = Field(min_length=1, max_length=1)
     usage: Usage
 
 
 class TextCompletion(ResponseModel):
-    """The next words of a text."""
+    """The answer to a request for a completion: the continuation of a text."""
 
     id: str
     object: Literal["text_completion"]
@@ -156,11 +156,11 @@ class Model(ResponseModel):
     created: int
     owned_by: str
     max_model_len: int | None = Field(None, ge=1)
-    """Tokens that a conversation may have; absent if unknown."""
+    """The most tokens that a conversation may have; absent if unknown."""
 
 
 class Models(ResponseModel):
-    """The one model there is."""
+    """The list of models, which has one entry."""
 
     object: Literal["list"]
     data: list[Model]
@@ -196,16 +196,16 @@ class Error(ResponseModel):
 
 
 class _Call(BaseModel):
-    """What MTRL's own calls share."""
+    """The fields that all of MTRL's own calls share."""
 
     JobArn: str = Field("", max_length=bounds.CALL)
     TrajectoryId: str = Field("", max_length=bounds.CALL)
     ClientToken: str | int | None = None
-    """A token of the request. A call that repeats it is not carried out again."""
+    """An idempotency token. A call that repeats the token of an earlier call has no further effect."""
 
 
 class CompleteRollout(_Call):
-    """The agent is done, or gave up."""
+    """The agent's report that it is done, or gave up."""
 
     Status: str = Field(pattern="^([Rr][Ee][Aa][Dd][Yy]|[Ff][Aa][Ii][Ll][Ee][Dd])$")
     ErrorMessage: str | None = None
@@ -245,7 +245,7 @@ ARGUMENTS: Final = {"type": "object", "additionalProperties": True}
 
 @cache
 def document() -> bytes:
-    """The document as JSON, always the same bytes."""
+    """The document as JSON. The bytes are always the same."""
     return json.dumps(_document(), sort_keys=True).encode()
 
 
@@ -287,7 +287,7 @@ def _document() -> dict[str, Any]:
 
 
 def _security() -> dict[str, Any]:
-    """Where the token may be, other than in the address."""
+    """The headers that may have the episode's token, if it is not in the URL."""
     trajectory = {"type": "apiKey", "in": "header", "name": "X-Amzn-SageMaker-Trajectory-Id"}
     key = {"type": "apiKey", "in": "header", "name": "x-api-key"}
     return {"trajectory": trajectory, "bearer": {"type": "http", "scheme": "bearer"}, "key": key}
@@ -317,7 +317,7 @@ def _schemas() -> dict[str, Any]:
 
 
 def _named(name: str) -> dict[str, Any]:
-    """A part of the path that may be any text."""
+    """The declaration of a path parameter that may be any text."""
     return {"parameters": [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}}]}
 
 

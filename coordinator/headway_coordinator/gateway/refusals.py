@@ -1,8 +1,8 @@
-"""The gateway's refusals: typed, with the field and what to change, in the forms that clients read.
+"""The gateway's errors: typed, naming the field and what to change, in the forms that clients read.
 
 OpenAI's clients read `{"error": {...}}`, and Anthropic's the same with `"type": "error"`. SageMaker's RFT SDK
-reads the reason phrase of the status line. It takes "not in valid status" there to mean "this was done
-before".
+reads the reason phrase of the status line. If that says "not in valid status", the SDK assumes that the call
+had succeeded before.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from pydantic import ValidationError
 from headway_coordinator.gateway.neutral import shown
 
 NOT_IN_VALID_STATUS = "Trajectory not in valid status"
-"""Reason phrase of a transition that the trajectory's status does not allow."""
+"""Reason phrase of the answer to a call that the trajectory's status does not allow."""
 
 UNSUPPORTED = "unsupported_parameter"
-"""Code of a field that is known and not applied."""
+"""Error code for a field that is known but not applied."""
 PART_FIELDS: Final = (
     *("id", "name", "input", "tool_use_id", "is_error", "thinking", "reasoning", "refusal"),
 )
-"""Further fields of parts of a message, besides those that are shown."""
+"""Fields of a message's parts besides `text`. An error in one does not mean that the content is no text."""
 
 
 class GatewayError(Exception):
-    """An answer that is not a success."""
+    """An error answer of the gateway, with its HTTP status, error code and message."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class GatewayError(Exception):
         self.code = code
         self.param = param
         self.reason = reason
-        """The status line's reason phrase, for a client that reads it."""
+        """The reason phrase of the status line, for clients that read it; None: the usual phrase."""
         self.retry_after = retry_after
         """Seconds after which another request may succeed."""
 
@@ -56,12 +56,12 @@ class GatewayError(Exception):
 
 
 def bad(param: str, message: str, code: str = "invalid_value") -> GatewayError:
-    """The error for a field of the request that is wrong."""
+    """The error for a wrong field of the request, with status 400."""
     return GatewayError(400, code, f"{param}: {message}", param=param)
 
 
 def not_in_valid_status(message: str) -> GatewayError:
-    """The error for a trajectory that is past this transition, or has not reached it."""
+    """The error for a call for which it is too late or too early in the trajectory's life."""
     return GatewayError(409, "trajectory_status", message, reason=NOT_IN_VALID_STATUS)
 
 
@@ -70,7 +70,7 @@ def refuse(error: ValidationError, start: int = 0) -> NoReturn:
 
     If a slice of the request's list was checked, `start` is where that slice begins in the list.
     """
-    # A field may be read in several ways. The error with the deepest path explains the fault best.
+    # For a union, pydantic reports an error for each alternative. The deepest path explains the fault best.
     furthest = max(error.errors(include_url=False), key=lambda found: len(found["loc"]))
     parts = [part for part in furthest["loc"] if not _is_tag(part)]
     if len(parts) > 1 and isinstance(parts[1], int):

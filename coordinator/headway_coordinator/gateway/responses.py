@@ -1,4 +1,4 @@
-"""OpenAI's Responses: a request's JSON as an `Ask`, the same as for a chat completion. Pure.
+"""OpenAI's Responses: reads a request's JSON as an `Ask`, as for a chat completion. Pure.
 
 Items become messages. The model's reasoning, text and calls between two messages of the agent become
 one assistant message. `responses_answers.py` writes the answer.
@@ -47,7 +47,7 @@ class _ItemText(Block):
     type: Literal["input_text", "output_text", "reasoning_text", "summary_text", "text", "refusal"]
     text: str | None = None
     refusal: str | None = None
-    """What the model said instead of an answer."""
+    """The model's refusal to answer."""
 
 
 _ItemTexts = Annotated[list[_ItemText], Field(max_length=bounds.MESSAGES, fail_fast=True)]
@@ -77,7 +77,7 @@ class _Item(Block):
     role: Literal["user", "assistant", "system", "developer"] | None = None
     content: str | _ItemTexts | None = None
     summary: _ItemTexts | None = None
-    """Of reasoning. Some clients keep nothing else of it."""
+    """The summary of a reasoning item. Some clients keep only the summary."""
     call_id: str | None = None
     name: str | None = None
     arguments: str | None = None
@@ -112,14 +112,14 @@ class _Reasoning(Block):
     )
 
     effort: Effort | None = None
-    """Applied if the model's chat template writes another prompt for it."""
+    """Applied if the model's chat template renders a different prompt for it."""
 
 
 class _Text(Block):
     UNREAD = Unread(listed={"verbosity": (None,)})
 
     format: TextFormat | None = None
-    """A schema hides tokens from the sampler, so the turn is context and is not trained."""
+    """A schema. The sampler masks tokens that would break it, so the turn is context and is not trained."""
 
 
 class ResponsesBody(BaseModel):
@@ -132,7 +132,7 @@ class ResponsesBody(BaseModel):
     instructions: str | None = None
     """The system prompt of this turn alone. A later turn must send it again."""
     previous_response_id: Annotated[str, Field(max_length=bounds.NAME)] | None = None
-    """An answer of this episode whose conversation the request continues."""
+    """The id of an earlier answer of this episode. The request continues that answer's conversation."""
     tools: Annotated[list[_FunctionTool], Field(max_length=bounds.TOOLS, fail_fast=True)] | None = None
     tool_choice: Literal["none", "auto", "required"] | ResponsesChoice | None = None
     max_output_tokens: Tokens | None = None
@@ -156,7 +156,7 @@ WITHOUT_EFFECT: Final[Table] = beside(
     },
     ResponsesBody.model_fields,
 )
-"""Fields that are not applied, with the values at which they would change nothing."""
+"""Field that is not applied -> the values at which it would change nothing."""
 EFFORT: Final = "write reasoning.effort"
 FORMAT: Final = "write a JSON schema in text.format"
 MAX_TOKENS_HINT: Final = "write max_output_tokens"
@@ -180,15 +180,15 @@ INSTEAD: Final[dict[str, str]] = {
     "output_format": FORMAT,
     "previous_input_messages": "send the conversation as input",
 }
-"""Why a field is not applied, and what to do instead."""
+"""Field -> why it is not applied, and what to do instead."""
 
 Earlier = Callable[[str], Sequence[Message]]
-"""The conversation that ended with an answer, without its instructions. Raises a `GatewayError`."""
+"""Returns the conversation up to the answer with this id, without that turn's instructions; see `earlier`."""
 
 
 @dataclass(frozen=True)
 class ResponsesRequest:
-    """A request for a turn that was read: a `dialect.TurnRequest`."""
+    """A parsed request for a turn: a `dialect.TurnRequest`."""
 
     ask: Ask
     stream: bool
@@ -212,7 +212,7 @@ class ResponsesRequest:
 
 
 def read(body: object, *, lenient: bool = False, large: bool = False, earlier: Earlier) -> ResponsesRequest:
-    """Check a request for a turn; see `openai.read`.
+    """Check the JSON of a request for a turn. The arguments are as in `openai.read`.
 
     Raises:
         GatewayError: names the field to change.
@@ -250,10 +250,10 @@ def read(body: object, *, lenient: bool = False, large: bool = False, earlier: E
 
 
 def earlier(rollout: Rollout, response: str) -> Sequence[Message]:
-    """The conversation that ended with an answer of this episode, without that turn's instructions.
+    """The conversation up to the answer with the id `response`, without that turn's instructions.
 
     Raises:
-        GatewayError: there is no such answer, or too many came after it.
+        GatewayError: no recent answer of this episode has this id.
     """
     for node, conversation in rollout.delivered.items():
         if responses_answers.response_id(rollout.trajectory_id, node) == response:
@@ -276,7 +276,10 @@ def _echoed(asked: ResponsesBody) -> dict[str, Any]:
 
 
 def _shown_tool(tool: _FunctionTool) -> dict[str, Any]:
-    """A tool as the answer repeats it: its known fields, because the prompt bounds their length."""
+    """A tool in the form in which the answer repeats it.
+
+    It has only known fields: these are in the prompt, so the context bounds their length.
+    """
     strict = (tool.model_extra or {}).get("strict")
     shown = {"strict": strict} if isinstance(strict, bool) else {}
     return tool.model_dump(include={"type", "name", "description", "parameters"}, exclude_unset=True) | shown
@@ -318,7 +321,7 @@ def _conversation(given: str | Sequence[_Item]) -> Iterator[Message]:
 
 
 def _input_message(item: _Item, at: str) -> Message:
-    """A message of the agent, or of one of its own tools."""
+    """A message from the agent, or the result of a tool."""
     if item.type == "function_call_output":
         answers = _required(item.call_id, f"{at}.call_id")
         if item.output is None:
@@ -331,7 +334,10 @@ def _input_message(item: _Item, at: str) -> Message:
 
 
 def _output_message(items: Sequence[tuple[str, _Item]]) -> Message:
-    """The assistant's message of adjacent items of the model. Each has its place in the request."""
+    """One assistant message from adjacent items of the model.
+
+    Each item comes with its path in the request, for error messages.
+    """
     texts: list[str] = []
     reasoning: list[str] = []
     calls: list[dict[str, Any]] = []
@@ -352,12 +358,12 @@ def _call(item: _Item, at: str) -> dict[str, Any]:
 
 
 def _reasoning(item: _Item, at: str) -> str:
-    """The text of a reasoning item; of its summary, if it has no other."""
+    """The text of a reasoning item, or that of its summary if its content is empty."""
     return _joined(item.content, "", f"{at}.content") or _joined(item.summary, "\n", f"{at}.summary")
 
 
 def _joined(given: str | Sequence[_ItemText] | None, between: str, at: str, *, refusals: bool = False) -> str:
-    """The text of parts. The model's own words may be refusals."""
+    """The text of parts, joined by `between`. `refusals`: whether a part may be the model's refusal."""
     if given is None or isinstance(given, str):
         return given or ""
     return between.join(_said(part, f"{at}.{n}", refusals) for n, part in enumerate(given))

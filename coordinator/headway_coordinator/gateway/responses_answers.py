@@ -1,4 +1,4 @@
-"""A turn's answer as OpenAI's Responses: one document, or the events that add up to it. Pure."""
+"""Writes a turn's answer in the form of OpenAI's Responses: one document, or the events of a stream. Pure."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, Final
 from headway_coordinator.gateway.asks import Completion
 
 INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
-"""Why a turn is incomplete, in OpenAI's words for the two kinds of answer."""
+"""`finish_reason` of chat completions -> the reason in `incomplete_details` of Responses."""
 ID: Final = "resp_{trajectory_id}-{node}"
-"""The id of an answer, which a later request names to continue it."""
+"""The id of an answer. A later request sends it to continue the answer's conversation."""
 
 
 def response_id(trajectory_id: str, node: int) -> str:
-    """The id of the answer at a node."""
+    """The id of the answer that `node` of the episode's graph holds."""
     return ID.format(trajectory_id=trajectory_id, node=node)
 
 
@@ -24,8 +24,8 @@ def response(found: Completion, trajectory_id: str, echoed: dict[str, Any]) -> d
 
     Args:
         found: the turn.
-        trajectory_id: the episode's.
-        echoed: the fields of the request that it repeats.
+        trajectory_id: the episode's id.
+        echoed: the fields of the request that the answer repeats.
     """
     why = INCOMPLETE.get(found.finish_reason)
     whole = {
@@ -47,7 +47,7 @@ def response(found: Completion, trajectory_id: str, echoed: dict[str, Any]) -> d
 
 
 def events(whole: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The events that add up to an answer."""
+    """The events of a stream with the same content as the answer `whole`."""
     begun = whole | {"status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
     yield {"type": "response.created", "response": begun}
     yield {"type": "response.in_progress", "response": begun}
@@ -67,7 +67,7 @@ def events(whole: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _part(part: dict[str, Any], at: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The events of a text."""
+    """The events for one content part, a text."""
     name = f"response.{part['type']}"
     scored: dict[str, Any] = {"logprobs": []} if part["type"] == "output_text" else {}
     yield at | {"type": "response.content_part.added", "part": part | {"text": ""}}
@@ -97,7 +97,7 @@ def _items(found: Completion, trajectory_id: str) -> Iterator[dict[str, Any]]:
 
 
 def _usage(found: Completion) -> dict[str, Any]:
-    """Tokens of the turn. Tokens of reasoning are not counted separately."""
+    """The token counts of the turn. Tokens of reasoning are not counted separately."""
     turn = found.turn
     return {
         "input_tokens": turn.prompt_tokens,

@@ -1,4 +1,4 @@
-"""The numbers that an agent reports: finite, bounded in size, and as many as there are turns. Pure."""
+"""Checks the rewards and metrics that an agent reports: type, number and range. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from headway_coordinator.gateway.refusals import bad
 
 
 def rewards_in(values: object, turns: int, within: tuple[float, float]) -> list[float]:
-    """Checked rewards: one number, or one for each of the `turns`.
+    """The agent's rewards, once they pass all checks.
 
-    Their sum and each of them lie `within` a range.
+    Args:
+        values: what the agent sent: a list of one number, or of one number for each turn.
+        turns: number of turns that reached the agent.
+        within: the range, both ends included, of each number and of their sum.
 
     Raises:
-        GatewayError: says what is wrong with them.
+        GatewayError: says what is wrong with the rewards.
     """
     low, high = within
     if not isinstance(values, list) or not values:
@@ -45,10 +48,10 @@ def rewards_in(values: object, turns: int, within: tuple[float, float]) -> list[
 
 
 def metrics_in(metrics: object) -> dict[str, float]:
-    """Checked metrics by name.
+    """The agent's metrics by name, once they pass all checks.
 
     Raises:
-        GatewayError: says what is wrong with them.
+        GatewayError: says what is wrong with the metrics.
     """
     if metrics is None:
         return {}
@@ -69,7 +72,7 @@ def metrics_in(metrics: object) -> dict[str, float]:
 
 
 def _finite(param: str, value: float, limit: float) -> None:
-    """Refuse a number that is not finite, or too large for metrics."""
+    """Refuse a number that is not finite, or whose magnitude is above `limit`."""
     try:
         finite = math.isfinite(value)
     except OverflowError:  # an integer with hundreds of digits
@@ -89,5 +92,5 @@ def _finite(param: str, value: float, limit: float) -> None:
 
 
 def _shown(value: object) -> str:
-    """A value as a message shows it, cut short: an integer may have thousands of digits."""
+    """A value in the form for an error message. It is shortened: an integer may have thousands of digits."""
     return shortened(repr(value), 60)

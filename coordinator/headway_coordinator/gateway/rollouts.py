@@ -1,10 +1,11 @@
-"""An episode as its external agent sees it: a secret address, a status, a reward. MTRL's protocol.
+"""The state of an episode for its external agent, in MTRL's protocol: a secret address, a status, a reward.
 
     PENDING -- complete-rollout(ready) --> READY -- update-reward --> REWARD_RECEIVED
        +------ complete-rollout(failed) -> FAILED
 
 Only PENDING allows turns and tool calls. The end of the episode closes its rollout. While the rollout is
-remembered, later calls learn that the trajectory is over. State only; `server.py` has the HTTP.
+remembered, later calls are refused with the message that the trajectory is over. This module only keeps
+state; `server.py` has the HTTP routes.
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ from headway_coordinator.sandboxes import Tools
 from headway_coordinator.trajectory.calls import Message, Tool
 
 TOKEN_LENGTH = 43
-"""Letters of a token: 245 bits. It has no digits, because clients look for status codes in error texts that
-contain the URL."""
+"""Number of letters in a token: 245 bits. A token has no digits, because clients look for status codes in
+error texts that contain the URL."""
 ID_SEPARATOR = "."
-"""Separates an episode's id from its address, in the id that its agent receives."""
+"""Separates an episode's id from its token, in the rollout id that the agent receives."""
 CONVERSATIONS = 32
-"""Delivered turns whose conversations are remembered: more than may be taken back at once."""
+"""Number of delivered turns whose conversations are kept. It exceeds the number of turns at once, so that
+each of these deliveries can be taken back."""
 REMEMBERED = 4096
-"""Closed addresses that are remembered, so that late calls learn that the rollout is over."""
+"""Number of closed tokens that are remembered, so that a late call is refused because the rollout is over."""
 
 
 class Status(StrEnum):
@@ -55,19 +57,19 @@ class Rollout:
     job_arn: str
     sandbox: Tools
     tools: Sequence[Tool]
-    """The environment's tools, for an agent that asks for them."""
+    """The environment's tools, which `GET /v1/tools` lists."""
     reward_range: tuple[float, float]
     takes_reward: bool
     expires_at: float
-    """In monotonic seconds."""
+    """When the token expires, in monotonic seconds."""
     lenient: bool = False
     """Whether fields that are not applied are ignored instead of refused."""
     token: str = field(default_factory=lambda: new_token())
-    """The rollout's address. A prompt that is sent again has a new address."""
+    """The secret in the rollout's address. If the prompt is sent again, it has a new token."""
     former: list[str] = field(default_factory=list)
-    """The addresses of earlier prompts."""
+    """The tokens of earlier prompts."""
     holder: str | None = None
-    """The address that the acting agent uses."""
+    """The token that the acting run of the agent uses; None: no run acts yet."""
     status: Status = Status.PENDING
     closed: bool = False
     """Whether the episode is over, even if the agent wants more."""
@@ -76,26 +78,26 @@ class Rollout:
     rewards: list[float] | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     refused: str | None = None
-    """What was wrong with the last reward that the agent sent."""
+    """Why the last reward that the agent sent was refused."""
     truncated: str | None = None
-    """Why the model could not go on: the context is full, or the turn or the episode has reached its most
-    tokens."""
+    """Why the model could not go on: the context is full, or the turn or the episode has reached its limit
+    of tokens."""
     faults: dict[str, str] = field(default_factory=dict)
-    """Faults of the platform, by the request that met them. An entry goes once its request is answered."""
+    """Request -> the fault of the platform that it met. The entry is removed once the request is answered."""
     cause: Cause | None = None
-    """The part of the job that failed when the agent called a tool."""
+    """The part of the job that caused the last fault of a turn or a tool call, if it is known."""
     candidate_fault: CandidateError | None = None
-    """Why no model answers any more."""
+    """Why the evaluated candidate cannot answer any more."""
     lost: set[str] = field(default_factory=set)
     """Requests for a turn whose client left before the answer."""
     delivered: dict[int, list[Message]] = field(default_factory=dict)
-    """By node: conversations of the last turns that reached the agent, in the order of delivery."""
+    """Node -> the conversation of a turn that reached the agent, for the last turns, in order of delivery."""
     instructed: set[int] = field(default_factory=set)
     """Nodes of turns whose first message belongs to that turn alone."""
     calls: int = 0
-    """Running calls of the agent."""
+    """Number of the agent's calls that are running."""
     called_at: float = field(default_factory=time.monotonic)
-    """When the last call began or ended."""
+    """When the last call began or ended, in monotonic seconds."""
     _tokens_done: set[str] = field(default_factory=set)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -106,7 +108,7 @@ class Rollout:
 
     @property
     def rollout_id(self) -> str:
-        """The episode's id with the address. MTRL's agents send it with every call, to any base URL."""
+        """The episode's id with the token. MTRL's agents send it with every call, to any base URL."""
         return f"{self.trajectory_id}{ID_SEPARATOR}{self.token}"
 
     @contextmanager
@@ -121,7 +123,7 @@ class Rollout:
             self.called_at = time.monotonic()
 
     def check(self, job_arn: str | None, trajectory_id: str | None) -> None:
-        """Refuse a call that names another job or trajectory than the token's own."""
+        """Refuse a call that names a job or trajectory other than those that the token belongs to."""
         trajectory, _, token = (trajectory_id or "").partition(ID_SEPARATOR)
         if token and token not in (self.token, *self.former):
             trajectory = f"{trajectory} of another attempt"
@@ -151,12 +153,12 @@ class Rollout:
     ) -> None:
         """Note that a turn reaches the agent.
 
-        This resolves faults of the same request, and forgets requests whose client left.
+        This resolves a fault of the same request, and clears `lost`.
 
         Args:
-            request: what asked for it.
-            node: the turn's.
-            conversation: up to and including the answer.
+            request: the digest of the turn's request, `Turn.request`.
+            node: the turn's node in the graph.
+            conversation: the messages up to and including the answer.
             instructed: as `Ask.instructed`.
         """
         self.instructed.discard(node)
@@ -175,21 +177,21 @@ class Rollout:
         self.delivered.pop(node, None)
 
     def redacted(self, text: str) -> str:
-        """An agent's text without the address: the agent may quote its prompt."""
+        """An agent's text without the secret tokens. An agent that quotes its prompt may include one."""
         for token in (self.token, *self.former):
             text = text.replace(token, "...")
         return text
 
     @property
     def begun(self) -> bool:
-        """Whether the agent acts already."""
+        """Whether a run of the agent has made a turn, a tool call or another accepted call."""
         return self.holder is not None
 
     def claim(self, token: str) -> None:
         """Let only one run of the agent act: the first whose call is accepted.
 
-        A prompt is sent again if nobody knows whether it arrived, so two runs may be active. If both added
-        turns to one episode, both would be trained with the reward of one.
+        The platform sends a prompt again if it cannot tell whether the prompt arrived. So two runs of the
+        agent may be active. If both added turns to the episode, both would be trained with the reward of one.
         """
         self.require_holder(token)
         self.holder = token
@@ -208,7 +210,7 @@ class Rollout:
         return not self.closed and self.status is Status.PENDING
 
     def require_open(self, what: str) -> None:
-        """Refuse a turn or a tool call when the rollout is over."""
+        """Refuse a call once the agent may not act any more. `what` names the kind of call in the error."""
         if not self.is_open:
             raise not_in_valid_status(
                 f"trajectory {self.trajectory_id} is not in valid status for {what}: {self._described}"
@@ -218,7 +220,7 @@ class Rollout:
         """Note that the agent is done (`ready`), or gave up (`failed`).
 
         Raises:
-            GatewayError: the agent said so before, the episode is over, or `status` is another word.
+            GatewayError: the agent reported its end before, the episode is over, or `status` is unknown.
         """
         if self._repeated("complete", client_token):
             return
@@ -231,11 +233,11 @@ class Rollout:
         self._done("complete", client_token)
 
     def reward(self, values: object, metrics: object = None, client_token: str | None = None) -> None:
-        """Take the agent's own reward: one value, or one a turn.
+        """Record the agent's own reward: one value for the episode, or one for each turn.
 
         Raises:
-            GatewayError: the values are not finite, out of range, too many or too few; the agent may report
-                no reward, or not at this time.
+            GatewayError: the values are not finite, out of range, too many or too few. Or this agent must not
+                report a reward, or must complete the rollout first.
         """
         if self._repeated("reward", client_token):
             return
@@ -261,12 +263,12 @@ class Rollout:
         self._done("reward", client_token)
 
     def end(self, fault: CandidateError) -> None:
-        """Note that no model answers this agent any more: `until` and `require_candidate` raise `fault`."""
+        """Note that the candidate cannot answer any more: `until` and `require_candidate` raise `fault`."""
         self.candidate_fault = fault
         self._changed.set()
 
     def require_candidate(self) -> None:
-        """Raise the fault that ended the candidate, if one did."""
+        """Raise `candidate_fault` if there is one."""
         if self.candidate_fault is not None:
             raise self.candidate_fault
 
@@ -276,16 +278,16 @@ class Rollout:
         self._changed.set()
 
     def remains(self) -> Rollout:
-        """A copy that answers late calls, without the conversations."""
+        """A copy without the conversations, which is remembered to answer late calls."""
         session = self.session
         empty = Session(episode_id=session.episode_id, seed=session.seed, sampling=session.sampling)
         return replace(self, session=empty, tools=(), delivered={})
 
     async def until(self, *wanted: Status) -> None:
-        """Return once the status is one of these. The caller sets the deadline.
+        """Return once the status is one of `wanted`. The caller must set a deadline.
 
         Raises:
-            CandidateError: no model answers any more.
+            CandidateError: the candidate cannot answer any more.
         """
         while self.status not in wanted:
             self.require_candidate()
@@ -333,9 +335,9 @@ class Rollouts:
                 del self._by_token[self._over.pop(0)]
 
     def renew(self, rollout: Rollout) -> bool:
-        """Give an open rollout a new address, unless an agent acts in it already. Returns whether it got one.
+        """Give an open rollout a new token. Returns false, and does nothing, if an agent acts in it already.
 
-        The earlier addresses work too, until an agent acts: see `Rollout.claim`.
+        The earlier tokens stay valid until an agent acts: see `Rollout.claim`.
         """
         if rollout.begun:
             return False
@@ -366,7 +368,7 @@ class Rollouts:
 
 
 def token_in(rollout_id: object) -> str:
-    """The address in an agent's rollout id; empty if there is none."""
+    """The token in an agent's rollout id; empty if there is none."""
     return rollout_id.partition(ID_SEPARATOR)[2] if isinstance(rollout_id, str) else ""
 
 

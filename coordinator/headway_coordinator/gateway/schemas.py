@@ -1,11 +1,11 @@
-"""JSON schemas that constrain an answer while it is sampled.
+"""Checks JSON schemas that constrain an answer while it is sampled. Pure.
 
-They use the part of the language that vLLM's grammar compiler (xgrammar) enforces. Bounds keep compiling to
-some 1.5 s (`MAX_LENGTH`). Pure.
+A schema may use only the part of JSON Schema that vLLM's grammar compiler (xgrammar) enforces. Bounds limit
+the time of compilation to some 1.5 s (`MAX_LENGTH`).
 
 Unknown agents write the schemas, and the compiler runs inside the rollout server, beside all turns. The
-compiler must get no keyword that it would ignore or take long for. So a keyword that is not in `KEYWORDS` is
-refused by name. Remarks such as titles are dropped.
+compiler must not get a keyword that it would ignore, or that takes long to compile. So a keyword that is not
+in `KEYWORDS` is refused by name. Annotations such as titles are dropped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REMARKS: Final = (
     *("$schema", "$id", "$comment", "title", "description", "default", "examples", "discriminator"),
     *("deprecated", "readOnly", "writeOnly"),
 )
-"""Keywords that do not constrain a value."""
+"""Keywords that do not constrain a value. They are dropped from the schema."""
 REFERRED: Final = ("$defs", "definitions")
 ALTERNATIVES: Final = ("anyOf", "oneOf", "allOf")
 NUMBERS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
@@ -42,7 +42,7 @@ OF_TYPE: Final[dict[str, tuple[str, ...]]] = {
     "array": ("items", "minItems", "maxItems"),
     "string": ("minLength", "maxLength", "format"),
 }
-"""Keywords that apply to one type only."""
+"""Type -> the keywords that apply to values of that type only."""
 OWNERS: Final[dict[str, tuple[str, ...]]] = {
     **{name: (kind,) for kind, names in OF_TYPE.items() for name in names},
     **dict.fromkeys(NUMBERS, ("number", "integer")),
@@ -53,17 +53,18 @@ MAX_DEPTH: Final = 24
 """The deepest nesting of lists and objects."""
 MAX_VALUES: Final = 2_000
 MAX_PROPERTIES: Final = 100
-"""The most properties of one object."""
+"""The most properties or definitions that one schema may have."""
 MAX_CHOICES: Final = 500
 """The most choices of one enum."""
 MAX_ALTERNATIVES: Final = 50
 MAX_COUNT: Final = 500
-"""The largest number of items that a limit may name."""
+"""The largest value of `minItems` and `maxItems`."""
 MAX_LENGTH: Final = 60
-"""The most characters that a limit may name, and the most work of a schema. The compiler takes some 1.5 s for
-that much at a vocabulary of 140,000 tokens."""
+"""The largest value of `minLength` and `maxLength`, and the largest `work` of a schema. At a vocabulary of
+140,000 tokens, the compiler takes some 1.5 s for that much work."""
 WORK: Final = dict.fromkeys(NUMBERS, 2) | {"format": 6}
-"""The compiler's work for a keyword, in characters of a limited length, because it expands each character."""
+"""Keyword -> the compiler's work for it. The unit is one character of a limited length, because the compiler
+expands each such character."""
 MAX_NUMBER: Final = 2**53
 INSTEAD: Final = {
     "pattern": "say it in the description, or list the values as an enum",
@@ -78,14 +79,14 @@ INSTEAD: Final = {
 
 
 def text(schema: object, at: str) -> str:
-    """A schema as text for the server.
+    """A checked schema as JSON text for the rollout server.
 
     Args:
-        schema: as the agent sent it.
-        at: the field of the request that holds it.
+        schema: the schema as the agent sent it.
+        at: the field of the request that holds the schema.
 
     Raises:
-        GatewayError: answers cannot be sampled under it; says where and why.
+        GatewayError: answers cannot be sampled under this schema. The message says where and why.
     """
     if not isinstance(schema, dict):
         raise bad(at, 'must be an object, such as {"type": "object", "properties": {...}}')
@@ -108,7 +109,7 @@ def text(schema: object, at: str) -> str:
 
 
 class _Reader:
-    """Reads one schema and follows its references."""
+    """Checks one schema, adds up its work for the compiler, and follows its references."""
 
     def __init__(self, schema: Mapping[str, Any], at: str) -> None:
         self._at = at
@@ -119,14 +120,14 @@ class _Reader:
             for name in schema[part]
         }
         self.work = 0
-        """See `WORK`."""
+        """The compiler's work for the schema so far; see `WORK`."""
         self._leads: dict[str, set[str]] = {}
-        """Reference -> the references that its schema leads to without a value in between."""
+        """Reference -> the references that its schema has for the same value, not for a property or item."""
 
     def read(self, schema: object, at: str, *, root: bool = False, within: str = "") -> dict[str, Any]:
-        """A schema without its remarks.
+        """A checked schema without its annotations.
 
-        `within` is the reference that led here without a value in between.
+        `within` is the definition whose value this schema constrains; it is empty for a property or an item.
         """
         if not isinstance(schema, dict):
             raise bad(at, "must be an object")
@@ -163,7 +164,7 @@ class _Reader:
         return kept
 
     def require_ends(self) -> None:
-        """Refuse references that only lead to one another and never to a value.
+        """Refuse references that form a cycle without a property or an item in it.
 
         Raises:
             GatewayError: there is such a reference.
@@ -219,7 +220,7 @@ class _Reader:
 
 
 def _checked(name: str, value: Any, at: str) -> Any:
-    """Check a keyword's value. For a keyword that contains schemas, check only the type."""
+    """Check and return a keyword's value. Schemas in the value are not checked here."""
     if name in COUNTS:
         limit = MAX_LENGTH if name in LENGTHS else MAX_COUNT
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= limit:
@@ -254,7 +255,7 @@ def _checked(name: str, value: Any, at: str) -> Any:
 
 
 def _require_order(found: Mapping[str, Any], at: str) -> None:
-    """Refuse limits that exclude every value."""
+    """Refuse limits that exclude every value, and keywords that the compiler would ignore beside others."""
     pairs = (("minLength", "maxLength"), ("minItems", "maxItems"), ("minimum", "maximum"))
     for low, high in pairs:
         if low in found and high in found and found[low] > found[high]:
@@ -273,7 +274,7 @@ def _require_order(found: Mapping[str, Any], at: str) -> None:
 
 
 def _require_reachable(found: Mapping[str, Any], at: str) -> None:
-    """Refuse values that can never occur."""
+    """Refuse an `enum` or `const` value of the wrong type, and a required name without a property."""
     for name in ("enum", "const"):
         values = found.get(name, []) if name == "enum" else [found[name]] if name in found else []
         kinds = _types(found)

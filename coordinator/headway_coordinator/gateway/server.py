@@ -1,7 +1,7 @@
 """The gateway over HTTP, for agents outside this process.
 
-It translates requests into turns and tool calls, and their results into answers. It also notes what decides
-the episode's outcome.
+The server translates requests into turns and tool calls, and their results into answers. It also records
+events that decide the episode's outcome, such as faults and truncation.
 
 The routes exist under an episode's own base URL, `/e/{token}`. They also exist at the root, for requests that
 have the token as Authorization: Bearer, or the episode's rolloutId in MTRL's header or body. The rolloutId
@@ -15,11 +15,11 @@ GET  /v1/tools              the environment's tools        POST /v1/tools/{name}
 POST /complete-rollout      JobArn, TrajectoryId, Status: ready | failed, ClientToken?, ErrorMessage?
 POST /update-reward         JobArn, TrajectoryId, Rewards: [number], Metrics?, ClientToken?
 
-GET /openapi.json describes the same as an OpenAPI document, for anybody.
+GET /openapi.json describes these routes as an OpenAPI document, and needs no token.
 
-An agent may send an Authorization of its own if one of the other places has the token. A streamed answer
-begins when the turn is complete. A token counts only once the weights that sampled it are proven, and tool
-calls are parsed from whole turns. Until then comments keep the connection alive.
+If the URL, MTRL's header or the body has the token, the Authorization header may have any other value. A
+streamed answer begins when the turn is complete. A token counts only once the weights that sampled it are
+proven, and tool calls are parsed from whole turns. Until then, comments keep the connection alive.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ from headway_wire.contents import BodyTooLargeError
 from headway_wire.listening import known, on_reset
 
 MAX_BODY = bounds.CONVERSATION
-"""Bytes of a request. Reading more would delay the other episodes."""
+"""The most bytes of a request. To read more would delay the other episodes."""
 KEEP_ALIVE_SECONDS = 10.0
-"""How often a stream sends a comment while its turn is incomplete."""
+"""Seconds between two comments in a stream while its turn is incomplete."""
 TOOLS = "tools"
-"""The key under which faults of tool calls are stored. No later call resolves them."""
+"""The key of `Rollout.faults` for faults of tool calls. No later call resolves such a fault."""
 JOB_ARN = "X-Amzn-SageMaker-Job-Arn"
 TRAJECTORY_ID = "X-Amzn-SageMaker-Trajectory-Id"
 RETRIES = "X-Stainless-Retry-Count"
@@ -72,7 +72,7 @@ IMPOSSIBLE = (
     *(NoTokensLeftError, ForcedCallError, RenderError, UnknownEffortError, SchemaRefusedError),
     StopInMarkupError,
 )
-"""The errors of a turn that this model cannot do."""
+"""Errors that say that this model cannot answer the request. They are no faults of the platform."""
 
 LENIENT = "spec.agent.lenient: true lets the request go on"
 
@@ -81,7 +81,7 @@ _log = logging.getLogger(__name__)
 
 
 class GatewayServer:
-    """Routes over open rollouts."""
+    """The HTTP routes, over the rollouts that are open."""
 
     def __init__(self) -> None:
         self._rollouts = Rollouts()
@@ -101,17 +101,18 @@ class GatewayServer:
                 await turns.close()
 
     def renew(self, rollout: Rollout) -> bool:
-        """Give an open episode a new address, for a prompt that is sent again; see `Rollouts.renew`."""
+        """Give an open rollout a new token, for a prompt that is sent again; see `Rollouts.renew`."""
         return self._rollouts.renew(rollout)
 
     def app(self) -> web.Application:
-        """The application to serve.
+        """The aiohttp application.
 
-        Run it with handler_cancellation, so that it notices clients that leave.
+        The caller must run it with `handler_cancellation`, so that a handler is cancelled if its client
+        leaves.
         """
         app = web.Application(middlewares=[_answer_refusals], client_max_size=MAX_BODY)
         for base in ("", "/e/{token}"):
-            # Agents also use the endpoint itself as the base URL of OpenAI's clients, as the SDK's docs do.
+            # Some agents configure OpenAI's client without `/v1` in the base URL, as the SDK's docs do.
             for own in (f"{base}/v1", base):
                 app.router.add_post(f"{own}/chat/completions", partial(self._turn, openai.read))
                 app.router.add_post(f"{own}/responses", self._respond)
@@ -128,7 +129,7 @@ class GatewayServer:
         return app
 
     def _rollout(self, request: web.Request, body: Any = None) -> tuple[Rollout, str]:
-        """The episode's rollout, and the address by which it was found."""
+        """The episode's rollout, and the token with which it was found."""
         scheme, _, bearer = request.headers.get("Authorization", "").partition(" ")
         token = (
             _in_head(request)
@@ -155,8 +156,8 @@ class GatewayServer:
         at: str = "messages",
         values: int = bounds.CONVERSATION_VALUES,
     ) -> web.StreamResponse:
-        """Answer a request for a turn. `at` is the field that has its conversation, and `values` bounds its
-        values."""
+        """Answer a request for a turn. `at` names the field with the conversation, for errors. `values` is
+        the most JSON values of the body."""
         rollout, token = self._rollout(request)
         rollout.require_open("a turn")
         turns = self._turns[rollout.trajectory_id]
@@ -199,7 +200,10 @@ class GatewayServer:
         asked: TurnRequest,
         client: Client,
     ) -> web.StreamResponse:
-        """Server-sent events. An error before sampling begins has a status of its own."""
+        """Answer with server-sent events.
+
+        An error before the stream begins has an HTTP error status. Later errors are sent as an event.
+        """
         turn = client.turn
         response = web.StreamResponse(
             headers={"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
@@ -226,7 +230,7 @@ class GatewayServer:
         return response
 
     async def _count(self, request: web.Request) -> web.StreamResponse:
-        """Count a prompt's tokens. It does not belong to the episode."""
+        """Answer with the number of tokens in a prompt. Nothing is recorded in the episode."""
         rollout, token = self._rollout(request)
         rollout.require_open("a count")
         rollout.require_holder(token)
@@ -270,7 +274,7 @@ class GatewayServer:
             try:
                 reply = await rollout.sandbox.tool(name, arguments)
             except asyncio.CancelledError:
-                # Nobody knows what the tool did, and a retry would do it twice.
+                # The tool may have acted already, and a retry would do the same twice.
                 rollout.faults[TOOLS] = f"the call of {name} was cut short"
                 raise
             except Exception as error:
@@ -298,7 +302,7 @@ class GatewayServer:
         return web.json_response({"Status": rollout.status})
 
     async def _own_call(self, request: web.Request) -> tuple[Rollout, str, dict[str, Any]]:
-        """The rollout, the address that found it, and the body of one of MTRL's own calls."""
+        """The rollout, the token that found it, and the body of one of MTRL's own calls."""
         if _in_head(request):  # refuse a wrong token before the body is read
             self._rollout(request)
         body = await bodies.call(request, min(MAX_BODY, bounds.CALL))
@@ -316,7 +320,7 @@ async def _openapi(request: web.Request) -> web.StreamResponse:
 
 
 async def _outcome(rollout: Rollout, ask: Ask, turn: Turn) -> Completion:
-    """Sample the turn, and note what it means for the episode. Its faults become refusals."""
+    """Wait for the turn, and note whether the episode is truncated. Errors become a `GatewayError`."""
     try:
         found = await asyncio.shield(turn.task)
     except IMPOSSIBLE as error:
@@ -338,7 +342,7 @@ async def _outcome(rollout: Rollout, ask: Ask, turn: Turn) -> Completion:
 
 
 def _impossible(error: Exception, ask: Ask) -> GatewayError:
-    """Why this model cannot do the turn."""
+    """The error answer for one of the errors in `IMPOSSIBLE`."""
     if isinstance(error, AllowanceSpentError):
         return GatewayError(400, "episode_token_limit_reached", str(error), param=ask.names.limit)
     if isinstance(error, UnknownEffortError):
@@ -357,7 +361,7 @@ def _impossible(error: Exception, ask: Ask) -> GatewayError:
 
 
 def _unread(backend: Backend, ask: Ask) -> tuple[str, ...]:
-    """`tools`, if the request has tools and no reader parses the model's calls."""
+    """The name `tools`, if the request has tools and the model's tool calls cannot be parsed."""
     return ("tools",) if backend.unread is not None and ask.tools and ask.may_call else ()
 
 
@@ -368,7 +372,10 @@ def _cut_off(rollout: Rollout, ask: Ask, found: Completion) -> bool:
 
 
 def _faulted(rollout: Rollout, request: str, error: Exception) -> GatewayError:
-    """Note a fault of the platform, so that the model is not judged by the agent's reaction to it."""
+    """Note a fault of the platform, so that the model is not judged by the agent's reaction to the fault.
+
+    Returns the error answer, with status 502.
+    """
     if isinstance(error, CandidateError):
         rollout.end(error)
         return GatewayError(502, "candidate_fault", str(error))
@@ -383,7 +390,10 @@ def _faulted(rollout: Rollout, request: str, error: Exception) -> GatewayError:
 
 
 def _in_head(request: web.Request) -> str:
-    """The token in the address or in MTRL's header. It is empty if the body or a bearer may have it."""
+    """The token in the URL or in MTRL's header; empty if neither has one.
+
+    In that case the body, Authorization or x-api-key may have it.
+    """
     return request.match_info.get("token") or token_in(request.headers.get(TRAJECTORY_ID))
 
 
@@ -413,7 +423,7 @@ async def _answer_refusals(request: web.Request, handler: Handler) -> web.Stream
         return await handler(request)
     except GatewayError as refusal:
         headers = {"Retry-After": str(refusal.retry_after)} if refusal.retry_after else {}
-        if refusal.status == 409:  # OpenAI's clients would send it again, but the rollout stays over
+        if refusal.status == 409:  # OpenAI's clients would retry, but the rollout stays over
             headers["X-Should-Retry"] = "false"
         answer = web.json_response(
             refusal.body, status=refusal.status, reason=refusal.reason, headers=headers

@@ -1,7 +1,8 @@
-"""Checks a long list of a request slice by slice. Pure.
+"""Validates a long list of a request slice by slice. Pure.
 
-pydantic checks a value in one call, and no other thread of the process runs meanwhile. A request has up to
-100,000 values, whose check would hold up all other episodes. So its long list is checked in short calls.
+pydantic validates a value in one call, and no other thread of the process runs meanwhile. A request has up to
+100,000 values, and validating all at once would delay all other episodes. So the long list is validated in
+several short calls.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from headway_api import bounds
 from headway_coordinator.gateway.refusals import bad, refuse
 
 SLICE: Final = 4_000
-"""Values that are checked in one call, unless a single entry has more: some 10 ms."""
+"""JSON values that are validated in one call, unless a single entry has more. This takes some 10 ms."""
 Checked = TypeVar("Checked", bound=BaseModel)
 
 
@@ -28,7 +29,7 @@ def checked(model: type[Checked], body: dict[str, Any], long: str, *, large: boo
         model: the request's fields.
         body: the request's JSON.
         long: the field that may have a long list.
-        large: whether to check it in slices; a small request takes a few milliseconds as a whole.
+        large: whether to check the list in slices; a small request takes a few milliseconds as a whole.
 
     Raises:
         GatewayError: names the field to change.
@@ -51,7 +52,7 @@ def checked(model: type[Checked], body: dict[str, Any], long: str, *, large: boo
 
 
 def _ends(entries: Sequence[object]) -> Iterator[int]:
-    """Where each slice ends."""
+    """The end of each slice, as a position in `entries`."""
     values = 0
     for at, entry in enumerate(entries):
         values += _values(entry)
@@ -61,7 +62,7 @@ def _ends(entries: Sequence[object]) -> Iterator[int]:
 
 
 def _values(value: object) -> int:
-    """The values in a list or an object, at all depths."""
+    """The number of values in a list or an object, at all depths."""
     left, count = [value], 0
     while left:
         one = left.pop()
@@ -73,14 +74,14 @@ def _values(value: object) -> int:
 
 @cache
 def _alone(model: type[BaseModel], name: str) -> type[BaseModel]:
-    """The same field in a model of its own."""
+    """A model that has only the field `name` of `model`."""
     field = model.model_fields[name]
     fields: dict[str, Any] = {name: (field.rebuild_annotation(), ...)}
     return create_model(model.__name__, **fields)
 
 
 def _checked(model: type[Checked], body: dict[str, Any], start: int) -> Checked:
-    """`start`: the position in the request of the list's first entry."""
+    """Validate a body. `start` is the position of the list's first entry in the request, for errors."""
     try:
         return model.model_validate(body)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""How much a model should think, in every spelling that clients use. Pure."""
+"""Reads how much a model should think, in every form that clients use. Pure."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 def level(effort: str | None) -> str | None:
-    """An effort as chat templates know it: they have one word for the two highest."""
+    """An effort in the words of chat templates, which have one word, `xhigh`, for the two highest."""
     return "xhigh" if effort == "max" else effort
 
 
 class FormatOptions(BaseModel):
-    """Constraints on an answer, as OpenAI, vLLM and SGLang write them: see `formats.py`."""
+    """Constraints on an answer, as OpenAI, vLLM, SGLang and Ollama write them: see `formats.py`."""
 
     response_format: ResponseFormat | None = None
-    """A schema hides tokens from the sampler, so the turn is context and is not trained."""
+    """With a schema, the sampler masks tokens, so the turn is context and is not trained."""
     guided_json: dict[str, Any] | str | None = None
     json_schema: dict[str, Any] | str | None = None
     structured_outputs: dict[str, Any] | None = None
     guided_decoding: dict[str, Any] | None = None
     format: Literal["json", ""] | dict[str, Any] | None = None
-    """Ollama's."""
+    """Any JSON object, or a schema, as Ollama writes it."""
 
 
 class Switch(Block):
@@ -61,13 +61,13 @@ class ReasoningOptions(BaseModel):
     """How much the model should think, as OpenAI, Qwen, DeepSeek, Ollama and vLLM write it."""
 
     reasoning_effort: Effort | None = None
-    """Applied if the model's chat template writes another prompt for it."""
+    """Applied if the model's chat template renders a different prompt for it."""
     enable_thinking: StrictBool | None = None
     thinking: Annotated[StrictBool | Switch, Field(union_mode="left_to_right")] | None = None
     think: (
         Annotated[StrictBool | Literal["low", "medium", "high"], Field(union_mode="left_to_right")] | None
     ) = None
-    """Ollama's."""
+    """A switch or a level, as Ollama writes it."""
     chat_template_kwargs: TemplateVariables | None = None
 
 
@@ -75,10 +75,11 @@ LEVELS: Final = 'write reasoning_effort: "none", "low", "medium" or "high"'
 
 
 def effort(asked: ReasoningOptions, *, lenient: bool) -> tuple[str | None, str, tuple[str, ...]]:
-    """The effort that a request asks for, the field that says it, and the fields that are ignored.
+    """The effort that a request asks for, the field that sets it, and the fields that are ignored.
 
     Raises:
-        GatewayError: two fields say different things, or a variable of the template is not applied.
+        GatewayError: one field turns thinking off and another turns it on. Or a template variable is not
+            applied, and `lenient` is false.
     """
     if not asked.model_fields_set & ReasoningOptions.model_fields.keys():
         return None, "reasoning_effort", ()

@@ -1,7 +1,7 @@
-"""Strings that end a turn: where the sampled tokens end, what the answer says, and what follows. Pure.
+"""Stop strings: where the sampled tokens end, the answer's text, and the token that closes the turn. Pure.
 
-If a string ended a turn, the model has sampled no closing token. The family's own closing token becomes
-context before the conversation goes on: it is in the training row, and is not trained.
+If a stop string ended a turn, the model has sampled no closing token. When the conversation continues, the
+gateway adds the family's own closing token as context: it is in the training row, but is not trained.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from headway_coordinator.trajectory.render import Renderer
 
 _TAG: Final = re.compile(r"<[^<>\n=]{1,40}[=>]|\[/?[A-Z_]{2,40}\]")
 _HEADER: Final = re.compile(r"<\|(?:start|channel|constrain)\|>([^<]{1,200})")
-"""Words of a header in Harmony."""
+"""A header of Harmony, gpt-oss's format; the group has the header's words."""
 
 
 class StopInMarkupError(GatewayError):
-    """A stop string is a part of the family's markup: it would end turns within their markup."""
+    """A stop string is a part of the family's markup, so it would end turns within a tag."""
 
     def __init__(self, stop: str, mark: str) -> None:
         self.stop = stop
@@ -42,15 +42,15 @@ class StopInMarkupError(GatewayError):
 def ended(
     text: Callable[[Sequence[int]], str], sampled: Sampled, stops: Sequence[str], closing: Sequence[int]
 ) -> tuple[Sampled, str | None]:
-    """The tokens up to the one that completes a stop string, and the string; None if there is none.
+    """The tokens up to and including the one that completes a stop string, and that string.
 
-    Servers cut there themselves. If a server left tokens behind the string, they are dropped. So a row never
-    depends on which server sampled it.
+    The string is None if no stop string ended the turn. Servers cut at the same place. If a server left
+    tokens after the string, they are dropped, so a row never depends on which server sampled it.
 
     Args:
         text: decodes token ids.
-        sampled: what a server sampled.
-        stops: the strings.
+        sampled: the tokens from a server.
+        stops: the stop strings.
         closing: the family's stop tokens.
     """
     if not stops or not sampled.tokens:
@@ -59,7 +59,7 @@ def ended(
     closed = tokens[-1] in closing
     words = tokens[:-1] if closed else tokens
     if not any(stop in text(words) for stop in stops):
-        # A server that decodes a token differently may have found a stop string.
+        # If the turn ended without a stop token, the server found a string that this decoding does not show.
         unclosed = sampled.finish_reason == "stop" and not closed
         return sampled, stops[0] if unclosed else None
     low, high = 1, len(words)
@@ -73,9 +73,9 @@ def ended(
 
 
 def markup(renderer: Renderer) -> tuple[str, ...]:
-    """The tags and words that a turn of this family has beside its text, as the renderer writes them.
+    """The tags and words that the chat template writes around the text, reasoning and calls of a turn.
 
-    The token that closes a turn is excluded: servers search for no string in it.
+    The token that closes a turn is excluded: servers do not search it for stop strings.
     """
     closing = {renderer.text([token]) for token in renderer.stop_token_ids}
     return tuple(dict.fromkeys(one for one in _markup(renderer) if one and one not in closing))
@@ -92,7 +92,7 @@ def _markup(renderer: Renderer) -> Iterator[str]:
         try:
             begun = renderer.render_text(ASKED, SIMPLE, generate=True)
             whole = renderer.render_text([*ASKED, turn], SIMPLE, generate=False)
-        except Exception:  # a template raises what its author chose: it does not take this turn
+        except Exception:  # a template raises whatever its author chose: it does not accept this turn
             continue
         marks = reasoning.opened(begun)
         yield from marks or ()
@@ -109,7 +109,7 @@ def _markup(renderer: Renderer) -> Iterator[str]:
 def require_text(stops: Sequence[str], markup: Sequence[str]) -> None:
     """Refuse a stop string that is a part of the family's markup.
 
-    A string with a whole tag is meant, and accepted.
+    A string that contains a whole tag is accepted, because the agent must have chosen it on purpose.
 
     Raises:
         StopInMarkupError: for the first such string.
@@ -122,16 +122,16 @@ def require_text(stops: Sequence[str], markup: Sequence[str]) -> None:
 
 
 def first(text: str, stops: Sequence[str]) -> str | None:
-    """The string that ends first in a text, or the longest of several that do.
+    """The stop string that ends first in a text, and the longest one if several end there.
 
-    None if it has none of them.
+    None if the text has none of them.
     """
     ends = [(at + len(stop), at, stop) for stop in stops if (at := text.find(stop)) >= 0]
     return min(ends)[2] if ends else None
 
 
 def without(message: Message, stop: str | None) -> Message:
-    """A turn's message without the string that ended it, and without the rest of its last token."""
+    """A turn's message without the string that ended it, and without the text after that string."""
     if stop is None:
         return message
     return message | {
@@ -153,7 +153,7 @@ def closer(renderer: Renderer, history: Sequence[Message], tools: Sequence[Tool]
 
 def _before(text: str, stop: str) -> str:
     head, found, _ = text.partition(stop)
-    # Readers strip what they read, so the string's own blanks at its end may be missing.
+    # The parser strips text, so white space at the end of the stop string may be missing here.
     return head if found else text.removesuffix(stop.rstrip()) if stop.strip() else text
 
 

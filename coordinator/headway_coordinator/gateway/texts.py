@@ -3,7 +3,7 @@
 Pure.
 
 Tokens that the model sampled are never encoded again. If a text begins with a recorded prompt and its whole
-sampled answer, it reuses the recorded tokens. Only the new text is encoded.
+sampled answer, the recorded tokens are reused. Only the new text is encoded.
 """
 
 from __future__ import annotations
@@ -17,26 +17,27 @@ from headway_coordinator.trajectory.graph import Graph
 from headway_coordinator.trajectory.renderer import Renderer
 
 BESIDE = 16
-"""Tokens before an answer that decide how its first token is written: some tokenizers drop a text's first
-blank."""
+"""Number of prompt tokens that are decoded together with an answer. Some tokenizers drop the first blank of
+a decoded text, so an answer that is decoded alone could lose it."""
 
 
 @dataclass(eq=False)
 class Continued:
-    """One recorded turn of a text: what it added to the turn that it continues.
+    """One recorded turn whose prompt is a text: what it added to the turn that it continues.
 
-    Storing the whole text each time would grow with the square of an episode's turns.
+    If each turn stored the whole text, memory would grow with the square of an episode's turns.
     """
 
     node: int
     """The sampled node in the graph."""
     before: Continued | None = field(repr=False)
+    """The recorded turn that this one continues; None if it continues none."""
     added: str
     """The prompt's text after `before`."""
     sampled: str
-    """The sampled text, without a token that ends it."""
+    """The sampled text, without the token that ends it."""
     answered: int
-    """Number of characters of `sampled` in the answer: those before the string that ended the turn."""
+    """Number of characters of `sampled` that the answer has: those before the stop string."""
     ended: bool
     """Whether the last sampled token ends the text, so that no text continues this turn."""
     after: list[Continued] = field(default_factory=list, repr=False)
@@ -54,12 +55,12 @@ class Continued:
         return text.startswith(self.added, self.start)
 
     def begins(self, text: str) -> bool:
-        """Whether the text begins with all of this turn."""
+        """Whether a text that begins with `before` also begins with this turn's prompt and answer."""
         return self.asks(text) and text.startswith(self.sampled, self.start + len(self.added))
 
     @property
     def whole(self) -> str:
-        """The whole text."""
+        """The whole text, from the first prompt to this turn's answer."""
         parts, at = list[str](), self
         while True:
             parts += [at.sampled, at.added]
@@ -87,10 +88,10 @@ def placed(
     given: str | tuple[int, ...],
     unseen: Collection[int] = (),
 ) -> Prompt:
-    """A prompt's tokens: those of the longest recorded turn that it continues, and the new ones.
+    """A prompt's tokens: those of the longest recorded turn that it continues, and those of the new text.
 
     Raises:
-        GatewayError: it has a token that the model does not have, or no token.
+        GatewayError: the prompt has a token id that the model does not have, or has no tokens.
     """
     if isinstance(given, tuple):
         limit = renderer.vocabulary
@@ -123,7 +124,7 @@ def reason(recorded: Sequence[Continued], text: str) -> ForkReason:
 
 
 def _reached(recorded: Sequence[Continued], text: str) -> Iterator[Continued]:
-    """The turns whose `before` is a prefix of a text."""
+    """The recorded turns for which the text begins with `before`, or that continue no turn."""
     reached = [one for one in recorded if one.before is None]
     while reached:
         one = reached.pop()
@@ -133,7 +134,7 @@ def _reached(recorded: Sequence[Continued], text: str) -> Iterator[Continued]:
 
 
 def answer(renderer: Renderer, prompt: Sequence[int], sampled: Sequence[int]) -> str:
-    """The sampled text as it reads after its prompt."""
+    """The sampled text, decoded together with the end of its prompt; see `BESIDE`."""
     beside = list(prompt[-BESIDE:])
     head, whole = renderer.text(beside), renderer.text([*beside, *sampled])
     return whole[len(head) :] if whole.startswith(head) else renderer.text(sampled)

@@ -1,7 +1,7 @@
-"""Which tools a turn may or must call: `tool_choice` of chat completions and of Responses. Pure.
+"""Reads `tool_choice` of chat completions and of Responses: which tools a turn may or must call. Pure.
 
-A turn may call every tool on offer, because its tokens are sampled freely. So a choice of some tools is
-applied only if it means the same as another choice.
+A turn may call every tool of the request, because its tokens are sampled freely. So a choice of only some
+tools cannot be applied, unless it must call one named tool or allows all of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headway_coordinator.trajectory.calls import Tool
 
 ALLOWED: Final = "allowed_tools"
 Word = Literal["auto", "none", "required", "any"]
-"""`any` is Mistral's and Anthropic's name of `required`."""
+"""`any` is the name that Mistral and Anthropic use for `required`."""
 WORDS: Final[tuple[str, ...]] = get_args(Word)
 Mode = Literal["auto", "required"]
 
@@ -40,14 +40,14 @@ class _FlatFunction(Block):
 
 
 class _Allowed(Block):
-    """Chat completions write mode and tools in an object of their own."""
+    """The value of `allowed_tools` in chat completions, which has the mode and the tools."""
 
     mode: Mode
     tools: Annotated[list[_Function], Field(max_length=bounds.TOOLS, fail_fast=True)]
 
 
 class ChatChoice(Block):
-    """A choice of chat completions that is more than a word. Its type decides which fields it must have."""
+    """A `tool_choice` of chat completions that is an object. Its type decides which fields it must have."""
 
     type: Literal["function", "allowed_tools", "auto", "none", "required", "any"]
     function: _Named | None = None
@@ -65,19 +65,19 @@ class ResponsesChoice(Block):
 
 @dataclass(frozen=True)
 class Choice:
-    """What a turn may or must call."""
+    """Whether a turn may call tools, and which call it must begin with."""
 
     may_call: bool = True
     force: Force | None = None
     ignored: tuple[str, ...] = ()
-    """The fields of the choice that are ignored."""
+    """The fields of `tool_choice` that are ignored."""
 
 
 def of_chat(given: str | ChatChoice | None, tools: Sequence[Tool], *, lenient: bool) -> Choice:
     """The choice of a chat completion.
 
     Raises:
-        GatewayError: a field is missing, there is no such tool, or the choice cannot be applied.
+        GatewayError: a field is missing, the request has no such tool, or the choice cannot be applied.
     """
     if not isinstance(given, ChatChoice):
         return _word(given, tools)
@@ -111,10 +111,10 @@ def of_responses(given: str | ResponsesChoice | None, tools: Sequence[Tool], *, 
 
 
 def force(name: str | None, tools: Sequence[Tool]) -> Force:
-    """A turn that must call the named tool; None: any tool.
+    """The forced call of the tool `name`, or of any tool if `name` is None.
 
     Raises:
-        GatewayError: there is no such tool.
+        GatewayError: the request has no such tool, or no tools.
     """
     names = _offered(tools)
     if name is None:
@@ -129,7 +129,10 @@ def _word(given: str | None, tools: Sequence[Tool]) -> Choice:
 
 
 def _some(mode: Mode, allowed: Sequence[str], tools: Sequence[Tool], at: str, lenient: bool) -> Choice:
-    """A choice of some tools: the same as `mode`, if these are all tools on offer."""
+    """A choice of the tools in `allowed`.
+
+    It is the same as `mode` if these are all tools of the request. If one tool is required, it is forced.
+    """
     offered = _offered(tools)
     if not allowed:
         raise bad(at, 'names no tool; write tool_choice: "none"')

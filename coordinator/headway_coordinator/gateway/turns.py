@@ -1,9 +1,9 @@
-"""Turns of agents that call over a network: bounded in number, and sampled once however often they are sent.
+"""Turns of agents that call over a network: bounded in number, and sampled once even if a client retries.
 
-A client sends its request again if its connection broke or it lost patience. If it were sampled again, the
+A client sends its request again if the connection broke or timed out. If the turn were sampled again, the
 first answer would be trained with a reward that does not depend on it. So a turn is kept while its answer is
-undelivered, and the same request gets that answer. A delivered answer is only repeated to a client that says
-it retries. A turn that no client came back for is not trained.
+undelivered, and an equal request gets that answer. A delivered answer is repeated only to a client that says
+that it retries. A turn whose client never returns is not trained.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from headway_coordinator.gateway.refusals import GatewayError
 from headway_coordinator.gateway.rollouts import Rollout
 
 AT_ONCE = 16
-"""Turns of one episode that may run at the same time."""
+"""The most turns of one episode that may run at the same time."""
 QUEUE_SECONDS = 30.0
-"""The longest that a turn waits for its place. Then its agent is asked to come back."""
+"""Seconds that a turn may wait for a place. Then the request is refused with status 429."""
 LEAST_WAIT_SECONDS = 0.001
-"""A shorter wait for a place is not noted, since most turns have none."""
+"""A shorter wait for a place is not recorded, because most turns get a place at once."""
 RETRY_AFTER_SECONDS = 5
 GIVEN_UP_SECONDS = 10.0
-"""If a connection is reset this soon after the answer was written, the answer was not read."""
+"""If a connection is reset within these seconds after the answer was written, the client did not read it."""
 LONG = 64 * 1024
 """Texts with more characters are compared by their digests."""
 INLINE_BYTES = 128 * 1024
@@ -39,24 +39,24 @@ INLINE_BYTES = 128 * 1024
 
 
 class TurnLimiter:
-    """Bounds the turns in flight over all episodes: as many as the episodes that the servers take now."""
+    """Bounds the turns in flight over all episodes, by the number of episodes that the servers take now."""
 
     def __init__(self, limiter: AdaptiveSemaphore) -> None:
         self._limiter = limiter
         self.refused = 0
-        """Turns whose agent was asked to come back."""
+        """Number of requests that were refused because no place became free."""
 
     @property
     def taken(self) -> int:
-        """Turns in flight."""
+        """Number of turns in flight."""
         return self._limiter.used
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
-        """Hold one turn's place.
+        """Hold a place for one turn until the block ends.
 
         Raises:
-            GatewayError: 429, with Retry-After: no place became free.
+            GatewayError: 429 with Retry-After, because no place became free in `QUEUE_SECONDS`.
         """
         async with AsyncExitStack() as stack:
             try:
@@ -71,10 +71,10 @@ class TurnLimiter:
 
 @runtime_checkable
 class Counts(Protocol):
-    """Counts the tokens of a prompt before it is answered."""
+    """A `Chat` that can count the tokens of a prompt without answering it."""
 
     async def count(self, session: Session, ask: Ask) -> int:
-        """See `Gateway.count`."""
+        """The number of tokens in a turn's prompt; see `Gateway.count`."""
 
 
 @dataclass(frozen=True)
@@ -84,13 +84,13 @@ class Backend:
     chat: Chat
     places: TurnLimiter
     context_length: int | None = None
-    """Tokens that a conversation may have; None: unknown."""
+    """The most tokens that a conversation may have; None: unknown."""
     unread: str | None = None
-    """Why the model's tool calls cannot be read. Then requests with tools are refused. None: they can be."""
+    """Why the model's tool calls cannot be parsed. If so, requests with tools are refused. None: they can."""
 
 
 def busy(code: str, why: str) -> GatewayError:
-    """The refusal that asks to come back later."""
+    """The error that asks the client to retry later, with status 429."""
     return GatewayError(
         429, code, f"{why}; ask again after Retry-After seconds", retry_after=RETRY_AFTER_SECONDS
     )
@@ -101,16 +101,16 @@ class Turn:
     """One turn, requested once or several times."""
 
     request: str
-    """Equal for the same request."""
+    """A digest of the request. Equal requests have equal digests."""
     task: asyncio.Task[Completion]
     placed: asyncio.Event
-    """Set when sampling begins: from then on no 429 follows."""
+    """Set when the turn has a place and sampling begins. After that the answer cannot be a 429."""
     waiting: int = 0
-    """Connected clients that wait for it."""
+    """Number of connected clients that wait for the turn."""
     deliveries: int = 0
-    """Clients that have received it."""
+    """Number of clients that have received the answer."""
     retried: bool = False
-    """Whether it failed and a retry of it became a turn of its own."""
+    """Whether the turn failed and a retry of its request became another turn."""
 
     @property
     def failed(self) -> bool:
@@ -123,6 +123,7 @@ class Client:
 
     turn: Turn
     has_it: bool = False
+    """Whether the answer counts as delivered to this client."""
     since: float = 0.0
     """When the answer began to be written, in monotonic seconds."""
 
@@ -134,18 +135,18 @@ class Turns:
     backend: Backend
     rollout: Rollout
     big: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held by the request with a large body: one at a time."""
+    """Held while a request with a large body is received and parsed, so that there is one at a time."""
     _by_request: defaultdict[str, list[Turn]] = field(default_factory=lambda: defaultdict(list))
 
     @asynccontextmanager
     async def turn(self, ask: Ask, *, retry: bool) -> AsyncIterator[Client]:
         """The turn that answers `ask`, running or done. Call `deliver` before its last bytes are sent.
 
-        If the client leaves and so ends the block, the delivery is taken back.
+        If the block ends because the client left, the delivery is taken back.
 
         Args:
-            ask: what is asked for.
-            retry: the client says that it sends this again.
+            ask: the request.
+            retry: whether the client says that this request is a retry.
         """
         large = ask.size > INLINE_BYTES
         request = await asyncio.to_thread(self._digest, ask) if large else self._digest(ask)
@@ -168,7 +169,8 @@ class Turns:
     def deliver(self, client: Client, ask: Ask) -> None:
         """Mark the answer as delivered.
 
-        Call this before sending, because the agent's next call may overtake the last bytes.
+        Call this before the answer is sent, because the agent's next call may arrive before this handler
+        has written the last bytes.
 
         Raises:
             GatewayError: the agent is done, or the episode is over.
@@ -181,15 +183,15 @@ class Turns:
         self.rollout.answered(turn.request, found.node, kept, instructed=ask.instructed)
 
     def reset(self, client: Client) -> None:
-        """The client's connection was reset. Take the delivery back if the answer was written just before.
+        """Handle a reset of the client's connection: take the delivery back if it was just written.
 
-        Later the client has read the answer, and a proxy in between ended the connection.
+        If the reset comes later, the client has read the answer, and a proxy ended the connection.
         """
         if client.has_it and self.rollout.is_open and time.monotonic() - client.since < GIVEN_UP_SECONDS:
             self._lose(client)
 
     def _lose(self, client: Client) -> None:
-        """The client left: keep the turn for its next request."""
+        """Handle that the client left: keep the turn's answer for a repeated request."""
         turn = client.turn
         self.rollout.lost.add(turn.request)
         turn.deliveries -= client.has_it
@@ -202,14 +204,14 @@ class Turns:
         asked: list[object] = [ask.may_call, ask.max_tokens, repr(ask.force), ask.stop]
         asked += [ask.logprobs, ask.instructed, ask.schema, ask.effort, ask.text]
         found = sha256()
-        # One at a time: other threads wait while one value is written.
+        # One value at a time: `dumps` of a value is one call, and other threads wait for its end.
         for one in (*ask.messages, *ask.tools, asked):
             written = json.dumps(_with_digests(one) if ask.size > LONG else one, sort_keys=True)
             found.update(f"{written}\n".encode())
         return found.hexdigest()
 
     async def close(self) -> None:
-        """Cancel the turns that still run."""
+        """Cancel the turns that still run, and wait for their end."""
         tasks = [turn.task for turns in self._by_request.values() for turn in turns]
         for task in tasks:
             task.cancel()
@@ -217,7 +219,7 @@ class Turns:
 
     async def _sample(self, ask: Ask, placed: asyncio.Event) -> Completion:
         every = [turn for turns in self._by_request.values() for turn in turns]
-        # A turn whose client has left does not block others.
+        # A turn whose clients have left does not count against `AT_ONCE`.
         running = sum(not turn.task.done() and turn.waiting > 0 for turn in every)
         if running > AT_ONCE:
             raise busy("too_many_turns", f"{AT_ONCE} turns of this episode are running")
@@ -232,7 +234,7 @@ class Turns:
 
 
 def _with_digests(value: Any) -> Any:
-    """The value with digests instead of long texts: writing those out would hold up everything else."""
+    """The value with digests instead of long texts. To write long texts as JSON would block other threads."""
     if isinstance(value, str):
         return value if len(value) <= LONG else sha256(value.encode(errors="surrogatepass")).hexdigest()
     if isinstance(value, dict):
@@ -243,13 +245,13 @@ def _with_digests(value: Any) -> Any:
 
 
 def _same(turns: Sequence[Turn], retry: bool) -> Turn | None:
-    """The turn that a repeated request should get; None if it wants another sample."""
+    """The earlier turn whose answer an equal request should get; None if it should be sampled again."""
     lost = [turn for turn in turns if not turn.failed and turn.waiting == 0 and not turn.deliveries]
     if lost:
         return lost[0]
     if not retry:
         return None
-    # A retry of a refused or failed turn still asks for the missing sample.
+    # The retry of a failed turn needs a new sample, because that turn has no answer.
     if (failed := next((turn for turn in turns if turn.failed and not turn.retried), None)) is not None:
         failed.retried = True
         return None
@@ -257,6 +259,6 @@ def _same(turns: Sequence[Turn], retry: bool) -> Turn | None:
 
 
 def _seen(task: asyncio.Task[Completion]) -> None:
-    """Read the exception, because a failure that nobody reads would be logged as an error of its own."""
+    """Read the task's exception: asyncio logs an exception that nobody has read."""
     if not task.cancelled():
         task.exception()

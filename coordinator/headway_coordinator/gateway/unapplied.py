@@ -1,4 +1,4 @@
-"""Fields of a request that are not applied: refused by name, or ignored and listed. Pure.
+"""Finds the fields of a request that are not applied. They are refused by name, or ignored and listed. Pure.
 
 An agent must not believe that it sampled from another distribution than the one that is trained. So a field
 that would change what is sampled is refused. With `spec.agent.lenient` the request goes on without the field,
@@ -147,7 +147,7 @@ WITHOUT_EFFECT: Final[dict[str, tuple[object, ...]]] = {
     "moderation": (None,),
     "task": (None,),
 }
-"""Fields that no protocol applies."""
+"""Field that no protocol applies -> the values at which it would change nothing."""
 ELSEWHERE: Final[Table] = {
     "stop": (None, "", []),
     "max_tokens": (None,),
@@ -187,7 +187,7 @@ FOREIGN_FIELDS: Final[Table] = {
     "output_config": (None, {}),
     "output_format": (None,),
 }
-"""Fields that some protocols apply. An agent that sends one to another protocol would lose it unnoticed."""
+"""Fields that only some protocols apply. If ignored in another protocol, the agent would not notice."""
 LISTED: Final[Table] = {
     "seed": (None,),
     "random_seed": (None,),
@@ -211,21 +211,21 @@ LISTED: Final[Table] = {
     "separate_reasoning": (None, True),
     "stream_reasoning": (None, True),
 }
-"""Fields that clients send by default or that ask for more in the answer. They are listed if not applied.
+"""Fields that clients send by default, or that ask for more in the answer.
 
-Unknown fields are listed too.
+A field that is not applied is listed in the episode's record, and so is an unknown field.
 """
 INERT: Final = frozenset(
     (
-        # Who asks, how urgently, and what a provider keeps of it.
+        # Who sends the request, its priority, and what a provider may store.
         *("user", "user_profile_id", "safety_identifier", "metadata", "store", "service_tier", "speed"),
         *("priority", "request_id", "session_id", "inference_geo", "diagnostics", "rid", "id_slot"),
         *("safetySettings", "safety_settings", "labels", "custom_labels"),
         *("access_programs", "billing_policy", "fallback_credit_token", "workspace_id", "background_options"),
-        # Which of several engines answers, and what else it loads.
+        # Which of several engines answers, and what else the engine loads.
         *("bootstrap_host", "bootstrap_port", "bootstrap_room", "routed_dp_rank", "disagg_prefill_dp_rank"),
         *("data_parallel_rank", "extra_key", "ngram_corpus_id"),
-        # Caches and predictions, which change only how soon an answer comes.
+        # Caches and predictions, which change only the latency.
         *(
             "cache_control",
             "cache_salt",
@@ -236,9 +236,10 @@ INERT: Final = frozenset(
             "cache_prompt",
         ),
         *("prediction", "kv_transfer_params", "ec_transfer_params"),
-        # The version of a protocol, and the pieces of a stream.
+        # The version of a protocol, and the chunks of a stream.
         *("anthropic_version", "anthropic_beta", "betas", "stream_options", "stream_interval"),
-        # The side at which a prompt is cut, which is refused; and pictures, which no model here sees.
+        # The side at which a prompt is truncated, although truncation is refused. Options of images, which
+        # no model here accepts.
         *("truncation_side", "media_io_kwargs", "mm_processor_kwargs", "mm_payload", "return_mm_kwargs"),
         *("images_config", "max_dynamic_patch", "min_dynamic_patch", "use_audio_in_video"),
     )
@@ -314,11 +315,14 @@ WHY: Final[dict[str, str]] = (
     | dict.fromkeys(("prompt_mode", "think"), EFFORT)
     | {"max_length": LENGTH, "images": "this gateway accepts only text"}
 )
-"""Why a field is not applied, and what to do instead, if the reason is not `SAMPLED`."""
+"""Field -> why it is not applied, and what to do instead. The default is `SAMPLED`."""
 
 
 def beside(own: Table, fields: Container[str]) -> Table:
-    """The table of a protocol that applies `fields`: its own entries, and those of all other protocols."""
+    """The table of fields that a protocol does not apply.
+
+    It merges the common tables with the protocol's `own` entries, without the `fields` that it applies.
+    """
     merged = {**WITHOUT_EFFECT, **ELSEWHERE, **FOREIGN_FIELDS, **own}
     return {name: values for name, values in merged.items() if name not in fields}
 
@@ -326,16 +330,16 @@ def beside(own: Table, fields: Container[str]) -> Table:
 def unapplied(
     body: Mapping[str, Any], table: Table, *, lenient: bool, why: Mapping[str, str] = WHY
 ) -> tuple[str, ...]:
-    """The fields of a request that are ignored, by name.
+    """The names of the request's fields that are ignored.
 
     Args:
         body: the request.
         table: fields that its protocol knows and does not apply.
-        lenient: ignore those fields.
-        why: why a field is not applied, and what to do instead, if the reason is not `SAMPLED`.
+        lenient: ignore those fields, instead of refusing the request.
+        why: field -> why it is not applied, and what to do instead. The default is `SAMPLED`.
 
     Raises:
-        GatewayError: 400 `unsupported_parameter`, for the first field, if `lenient` is false.
+        GatewayError: 400 `unsupported_parameter` for the first such field, if `lenient` is false.
     """
     found = [name for name in body if name in table and not neutral(body[name], table[name])]
     if found and not lenient:
@@ -347,7 +351,7 @@ def unapplied(
 
 
 def listed(body: Mapping[str, Any], fields: Container[str], table: Table) -> tuple[str, ...]:
-    """The fields of a request that are ignored in every job: those of `LISTED`, and unknown ones.
+    """The names of the request's fields that every job ignores: fields of `LISTED`, and unknown fields.
 
     Args:
         body: the request.

@@ -1,4 +1,7 @@
-"""Writes a turn's answer: one with many log-probabilities in a thread, so that other episodes go on."""
+"""Writes a turn's answer as JSON. A thread writes an answer with many log-probabilities.
+
+So other episodes can continue meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from headway_coordinator.gateway.dialect import TurnRequest
 async def document(asked: TurnRequest, found: Completion, trajectory_id: str) -> str:
     """The answer as JSON."""
 
-    def in_pieces() -> str:  # `dumps` is one call, and all threads wait for its end
+    def in_pieces() -> str:  # `dumps` is one call, and other threads wait for its end
         return "".join(json.JSONEncoder().iterencode(asked.whole(found, trajectory_id)))
 
     if _is_long(found):
