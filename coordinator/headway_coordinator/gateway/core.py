@@ -170,11 +170,11 @@ class Gateway:
         return ask.size > BYTES_A_TOKEN * self._context_length
 
     async def _require_room(self, ask: Ask) -> None:
-        """Refuse a conversation that cannot fit, because rendering it would take many times its memory.
+        """Refuse a conversation that cannot fit the context, before it is encoded as a whole.
 
-        Every template shows the text of users and tools in full. So a quick lower bound on the tokens of that
-        text refuses most such conversations. For other large conversations the tokens of the rendered prompt
-        are counted, and counting stops when they exceed the context.
+        To encode it would take many times its memory. Every template shows the text of users and tools in
+        full. So a quick lower bound on the tokens of that text refuses most such conversations. For other
+        large ones, the rendered text is encoded slice by slice, until its tokens exceed the context.
         """
         if not self._is_large(ask):
             if not self._surely_fits(ask):

@@ -1,1 +1,1 @@
-"""An episode as token ids: the message graph, its rendering, and its training rows."""
+"""An episode as token ids: rendering and parsing of messages, the message graph, and the training rows."""

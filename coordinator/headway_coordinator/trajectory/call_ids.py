@@ -1,8 +1,9 @@
-"""The ids of tool calls. Pure.
+"""Gives each tool call an id: the model's own if it wrote one, or one of the gateway. Pure.
 
-Some families write an id with each call, and their templates write the same id with its result: Kimi
-`functions.NAME:COUNT`, Mistral nine letters. The client then gets the model's own id, so that the result in
-the row has the id of its call. Other calls get an id of the gateway.
+Models of some families write an id with each call, and their templates write the same id with its result.
+Kimi's ids are `functions.NAME:COUNT`, and Mistral's have nine letters or digits. The client then gets the
+model's own id, so that the result in the training row has the id of its call. Other calls get an id of the
+gateway.
 """
 
 from __future__ import annotations
@@ -15,29 +16,29 @@ from typing import Final
 from headway_coordinator.trajectory.calls import Call, Message, Parsed
 
 SHORT: Final = 9
-"""Letters of a call's id in Mistral's templates."""
+"""Number of characters of a call's id in Mistral's templates."""
 _SHORT: Final = re.compile(rf"[A-Za-z0-9]{{{SHORT}}}")
 _NUMBERED: Final = re.compile(r"functions\.[\w.-]{1,128}:\d{1,6}")
 _AGAIN: Final = re.compile(rf"({_NUMBERED.pattern})-\d+-\d+")
 
 
 def call_id(turn: int, index: int) -> str:
-    """The gateway's id of a turn's tool call: the same at every replay."""
+    """The gateway's id for a tool call. A replay of the episode gives the same id."""
     return f"call-{turn}-{index}"
 
 
 def is_short(identity: str) -> bool:
-    """Whether an id has the form of Mistral's."""
+    """Whether an id has the form that Mistral's models write."""
     return _SHORT.fullmatch(identity) is not None
 
 
 def is_numbered(identity: str) -> bool:
-    """Whether an id has the form of Kimi's."""
+    """Whether an id has the form that Kimi's models write."""
     return _NUMBERED.fullmatch(identity) is not None
 
 
 def sampled_id(written: object) -> str | None:
-    """An id that a model wrote with a call; None if it is in no family's form."""
+    """The id that a model wrote with a call; None if no family writes ids in this form."""
     if not isinstance(written, str):
         return None
     found = written.strip()
@@ -45,15 +46,15 @@ def sampled_id(written: object) -> str | None:
 
 
 def identified(parsed: Parsed, turn: int, history: Iterable[Message]) -> Parsed:
-    """The turn with an id for each of its calls, different from all ids before it.
+    """The turn with an id for each of its calls, different from all earlier ids.
 
-    Models count wrongly, so an id of Kimi's may come twice. The later one gets a suffix, which `as_written`
+    Kimi's models sometimes count wrongly and repeat an id. The repeated id gets a suffix, which `as_written`
     removes.
 
     Args:
-        parsed: the turn.
-        turn: its number in the episode.
-        history: the messages before it.
+        parsed: the parsed turn.
+        turn: the turn's number in the episode.
+        history: the messages before the turn.
     """
     if all(call.id is None for call in parsed.calls):
         taken = set[str]()
@@ -70,6 +71,6 @@ def identified(parsed: Parsed, turn: int, history: Iterable[Message]) -> Parsed:
 
 
 def as_written(identity: str) -> str:
-    """The id as the model wrote it."""
+    """The id as the model wrote it, without a suffix of `identified`."""
     found = _AGAIN.fullmatch(identity)
     return found[1] if found else identity

@@ -1,7 +1,7 @@
-"""The content of a sampled turn: its text, and its tool calls, including the unreadable ones.
+"""The content of a sampled turn: its text, and its tool calls, including malformed ones.
 
-A model may write anything, and does so while it collapses. A call that cannot be carried out, or not written
-again as JSON, has a `problem`.
+A model may write anything, above all during a collapse. A call that cannot be carried out, or cannot be
+written as JSON again, has a `problem`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Tool = dict[str, Any]
 UNCLOSED, NO_NAME, NO_ARGUMENTS = "unclosed block", "missing name", "arguments are not an object"
 MISNAMED: Final = "arguments are missing, and the call has keys of no meaning"
 BESIDE: Final = frozenset({"name", "tool_name", "id", "tool_call_id", "type"})
-"""Keys that a call may have beside its arguments."""
+"""Keys that a call as JSON may have besides its arguments."""
 STRUCTURE = "malformed structure"
 CUT: Final = f"{STRUCTURE}: a tag behind it ends nothing, so it may be cut off in a value"
 NOT_JSON: Final = "an argument that must be an object or a list is not JSON"
 UNREADABLE: Final = (ValueError, RecursionError, MemoryError)
-"""Python's parsers raise these for unbounded text: brackets, numbers, chains of operators."""
+"""Errors that Python's parsers raise for hostile text, such as very deep brackets or very long numbers."""
 _SIGNS: tuple[tuple[MalformedKind, tuple[str, ...]], ...] = (
     ("unclosed", (UNCLOSED,)),
     ("no_name", (NO_NAME, "the name is not a string", "it names no function", "not addressed to a function")),
@@ -36,7 +36,7 @@ _SIGNS: tuple[tuple[MalformedKind, tuple[str, ...]], ...] = (
     ("arguments", (NO_ARGUMENTS, "arguments")),
     ("structure", (STRUCTURE,)),
 )
-"""A kind of problem, and the words that show it. The first match counts."""
+"""Kinds of problems, each with texts that occur in its messages. The first kind that matches counts."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Call:
     name: str | None
     arguments: dict[str, Any] | None
     problem: str | None = None
-    """Why it cannot be carried out; None if it can."""
+    """Why the call cannot be carried out; None if it can."""
     tags: tuple[str, str] = ("", "")
     """The tags around `raw`. The second is empty if the call was cut off."""
     id: str | None = None
@@ -56,14 +56,14 @@ class Call:
 
     @property
     def kind(self) -> MalformedKind | None:
-        """The kind of fault that `problem` is; None if there is none."""
+        """The kind of `problem`; None if the call has no problem."""
         if self.problem is None:
             return None
         return next((kind for kind, signs in _SIGNS if any(text in self.problem for text in signs)), "other")
 
     @property
     def written(self) -> str:
-        """The call as part of the turn's text."""
+        """The call as the turn's text has it, with its tags."""
         return self.tags[0] + self.raw + self.tags[1]
 
 
@@ -77,37 +77,37 @@ class Parsed:
 
 
 def kinds(calls: Sequence[Call]) -> dict[MalformedKind, int]:
-    """The number of calls that cannot be carried out, by kind of fault."""
+    """Kind of problem -> the number of calls that cannot be carried out because of it."""
     return dict(Counter(call.kind for call in calls if call.kind is not None)) if calls else {}
 
 
 def malformed(raw: str, problem: object, tags: tuple[str, str] = ("", "")) -> Call:
-    """An attempt at a call that nobody can read."""
+    """A call without name and arguments, for text that is an attempt at a call but cannot be parsed."""
     shown = f"{type(problem).__name__}: {problem}" if isinstance(problem, Exception) else str(problem)
     return Call(raw, None, None, shown, tags)
 
 
 class DuplicateNameError(ValueError):
-    """An object has two values of one name. Which of them the model means is unknown."""
+    """An object has two values for one name, so it is unknown which value the model means."""
 
     def __init__(self) -> None:
         super().__init__(f"{STRUCTURE}: an argument is given twice")
 
 
 def as_json(text: str) -> Any:
-    """A call as JSON.
+    """The JSON value of a call's text.
 
     Raises:
-        ValueError: it is not JSON, or an object in it has a name twice.
+        ValueError: the text is not JSON, or an object in it has a name twice.
     """
     return json.loads(text, object_pairs_hook=once)
 
 
 def once(given: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """An object with each of its names once.
+    """A dict of the given names and values.
 
     Raises:
-        DuplicateNameError: it has a name twice.
+        DuplicateNameError: a name occurs twice.
     """
     found = dict(given)
     if len(found) < len(given):
@@ -116,7 +116,7 @@ def once(given: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def refused(call: Call, problem: str) -> Call:
-    """The same call, not carried out. A call that has a problem keeps it."""
+    """The call with `problem`, so that it is not carried out. A call that has a problem already keeps it."""
     return call if call.problem else replace(call, arguments=None, problem=problem)
 
 
@@ -136,8 +136,10 @@ def judged(found: Any, tags: tuple[str, str] = ("", "")) -> Call:
 
 
 def _overlooked(raw: object, arguments: object) -> str | None:
-    """What the package's parsers overlook in a call of JSON: a name given twice, and other keys than those of
-    the arguments."""
+    """A problem of a JSON call that the package's parsers do not detect; None if there is none.
+
+    These are a name that occurs twice, and unknown keys instead of the arguments.
+    """
     try:
         call = as_json(raw if isinstance(raw, str) else "")
     except DuplicateNameError as error:
@@ -148,7 +150,7 @@ def _overlooked(raw: object, arguments: object) -> str | None:
 
 
 def misnamed(call: object, arguments: Sequence[str], name: str = "name") -> bool:
-    """Whether an object has none of the keys of `arguments`, but others that may be meant as arguments."""
+    """Whether an object has none of the keys in `arguments`, but has unknown keys that may be arguments."""
     return isinstance(call, dict) and not call.keys() & {*arguments} and bool(call.keys() - BESIDE - {name})
 
 
@@ -172,13 +174,13 @@ def _unusable(name: object, arguments: object) -> str | None:
     if not isinstance(arguments, dict):
         return NO_ARGUMENTS
     try:
-        # The same depth, and below it the same length, as the gateway and a sandbox accept.
+        # The gateway and the sandbox have the same bounds on depth and, below, on bytes.
         nesting(arguments, bounds.DEPTH, bounds.VALUES)
     except OutOfBoundsError as error:
         return f"arguments are out of bounds: {error}"
     try:
-        # JSON's escapes can spell half a character, and Python's parser accepts NaN. Neither gets any
-        # further.
+        # JSON's escapes can spell half a surrogate pair, and Python's parser accepts NaN. `dumps` and
+        # `encode` refuse both.
         size = len(json.dumps([name, arguments], ensure_ascii=False, allow_nan=False).encode())
     except UNREADABLE as error:
         return f"it cannot be written as JSON: {error}"

@@ -29,13 +29,14 @@ def candidate_renderers(
 ) -> Iterator[tuple[Template, str]]:
     """The candidate renderers, each with the name of its grammar: a family's notation for tool calls.
 
-    There is one for each form of calls that the template accepts and each grammar whose tags it then writes.
+    Each form of calls that the template accepts is combined with each grammar whose tags the template writes
+    for that form.
 
     Args:
-        tokenizer: the model's, with its template.
+        tokenizer: the model's tokenizer, with its chat template.
         grammars: the grammars to consider.
-        named_by_user: the user named the grammars. The first is then offered even if the template writes none
-            of its tags.
+        named_by_user: whether the user named the grammars. If so, the first one is a candidate even if the
+            template writes none of its tags.
     """
     for call_format in CALL_FORMATS:
         rendered = partial(template_text, tokenizer, call_format=call_format)
@@ -43,7 +44,7 @@ def candidate_renderers(
             asking = rendered(ASKED, SIMPLE, generate=False)
             calls = rendered([*ASKED, calling(call(KEY))], SIMPLE, generate=False)
             thinking = rendered([*ASKED, calling(call(KEY), reasoning=WHY)], SIMPLE, generate=False)
-        except Exception:  # a template raises what its author chose: it does not take calls in this form
+        except Exception:  # a template raises whatever its author chose: it does not accept this form
             continue
         if call_format.reasoning != PLAIN.reasoning and WHY not in thinking:
             continue
@@ -65,13 +66,13 @@ def _template(tokenizer: Any, grammar: Grammar, call_format: CallFormat) -> Temp
 
 
 def best(tokenizer: Any, candidates: Iterable[tuple[R, str]], usual: R | None, name: str = "") -> R:
-    """The candidate with the best proof, kept in its `proof`; `usual` if no candidate has a better one."""
+    """The candidate with the best proof, or `usual` if no candidate has a better one. Sets its `proof`."""
     found = usual
     if usual is not None:
         usual.proof = prove(usual, tokenizer, name)
     for candidate, reader in candidates:
-        # Forms with a separate place for reasoning come first. Without them it may seem that the template
-        # writes no reasoning.
+        # A proof without reasoning is not final while candidates remain that put reasoning into another
+        # field: the template may only read reasoning from that field.
         elsewhere = getattr(candidate, "call_format", PLAIN).reasoning != PLAIN.reasoning
         known = found.proof if found is not None else None
         if found is not None and known is not None and known.whole and (known.reasoning or not elsewhere):

@@ -1,4 +1,4 @@
-"""Finds the tokens with which a model's template ends a turn. A model that samples one has ended its turn."""
+"""Finds the tokens with which a chat template ends a turn. They end sampling too: they are stop tokens."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def closers(tokenizer: Any, render_text: Callable[..., str], closing: str = "") 
     """Ids of the special tokens with which a template ends a turn, or begins the next message.
 
     Args:
-        tokenizer: the model's.
-        render_text: `Provable.render_text`.
-        closing: the tag after a call, which ends no turn.
+        tokenizer: the model's tokenizer.
+        render_text: the renderer's `Provable.render_text`.
+        closing: the tag after a call. It does not end a turn.
     """
     special = set(tokenizer.get_added_vocab().values()) | set(tokenizer.all_special_ids)
     found: list[int] = []
@@ -54,9 +54,9 @@ def closers(tokenizer: Any, render_text: Callable[..., str], closing: str = "") 
 
 
 def _once(tokenizer: Any, render_text: Callable[..., str], whole: str, token: list[int]) -> bool:
-    """Whether a turn of two calls has the token only at its end.
+    """Whether the turn with two calls in `whole` has the token only once.
 
-    If so, the token ends the turn and not a call.
+    If so, the token ends the turn. Otherwise it ends each call.
     """
     turn = whole[len(render_text(ASKED, SIMPLE, generate=False)) :]
     return turn.count(decoded(tokenizer, token)) == 1

@@ -1,4 +1,4 @@
-"""How much a model thinks, by the variables that change what its chat template writes. Pure."""
+"""Finds the variables with which a chat template asks the model to think more or less. Pure."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 EFFORTS: Final = ("none", "on", "minimal", "low", "medium", "high", "xhigh")
-"""`none` and `on` are a switch, the others levels."""
+"""How much a model should think. `none` and `on` are positions of a switch, the others are levels."""
 SWITCHES: Final = ("enable_thinking", "thinking")
 LEVEL: Final = "reasoning_effort"
 
 Variables = Mapping[str, Any]
 RenderText = Callable[[Variables], str]
-"""A probe's conversation, rendered by a template with these variables."""
+"""Renders a test conversation with the given template variables."""
 
 
 def variables(effort: str) -> dict[str, Any]:
-    """The variables of a template for an effort."""
+    """The template variables that ask for an effort."""
     if effort in ("none", "on"):
         return dict.fromkeys(SWITCHES, effort == "on")
     return {LEVEL: effort}
@@ -27,9 +27,9 @@ def _other(effort: str) -> str:
 
 
 def chosen(render_text: RenderText, effort: str) -> dict[str, Any] | None:
-    """The variables that make a template write for `effort`, or an empty dict if it does so anyway.
+    """The variables with which a template asks for `effort`; empty if it does so without variables.
 
-    None if it writes the same for all values, or does not take this one.
+    None if the template renders the same prompt for another effort, or raises an error for this one.
     """
     given = variables(effort)
     try:
@@ -37,5 +37,5 @@ def chosen(render_text: RenderText, effort: str) -> dict[str, Any] | None:
         if text == render_text(variables(_other(effort))):
             return None
         return {} if text == render_text({}) else given
-    except Exception:  # a template raises what its author chose
+    except Exception:  # a template raises whatever its author chose
         return None

@@ -1,7 +1,7 @@
-"""Calls as elements: the tool's name in a head, and an element for each argument. Text in, calls out.
+"""Parses calls as XML-like elements: a call has the tool's name in its tag, and an element for each argument.
 
-A value may hold any text, such as the tags of a call. So the structure decides which tags are text: the tags
-are paired in one pass, as brackets are.
+An argument's value may contain any text, even the tags of a call. So the nesting decides which tags are part
+of a value: opening and closing tags are paired in one pass, like brackets.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ from headway_coordinator.trajectory.notations import MAX_CALLS, Tags, may_call
 from headway_coordinator.trajectory.values import Schemas
 
 MAX_HEAD: Final = 256
-"""The most characters of a name, with its attributes, in an element's head."""
+"""The most characters of a name with its attributes, in the opening tag of an element."""
 LEAST_WINDOW: Final = 4096
-"""The characters in which the end of a call is searched first."""
+"""Number of characters in which the end of a call is searched first. Later windows are larger."""
 
 
 class Tag(NamedTuple):
     """One tag in a text."""
 
     kind: str
-    """`call`, `parameter`, or the end of one: `end`, `parameter_end`."""
+    """`call` and `parameter` are opening tags; `end` and `parameter_end` are their closing tags."""
     start: int
     end: int
-    """The place behind it."""
+    """The position after the tag."""
     lined: bool
-    """Whether a line begins with it."""
+    """Whether the tag is at the beginning of a line."""
 
 
 @dataclass(frozen=True)
 class Xml:
-    """One family's tags."""
+    """One family's tags, and the parser for them."""
 
     call: str
     end: str
     parameter: str
     parameter_end: str
     trims: bool = False
-    """Whether values are on lines of their own. A tag within a line of such a value is text."""
+    """Whether line breaks separate a value from its tags. A tag within a line of such a value is text."""
 
     def __call__(self, raw: str, tags: Tags, tools: Schemas) -> list[Call]:
         found = self._calls(raw, tools)
@@ -68,9 +68,10 @@ class Xml:
         return found
 
     def past(self, text: str, begin: int, closing: str) -> int:
-        """See `notations.Past`. Looks no further than needed, because a text may have many calls.
+        """The position from which a closing tag ends the body; see `notations.Past`.
 
-        If the text ends in a value, the place is the end of the text.
+        If the text ends within a value, this is the end of the text. The search looks no further than needed,
+        because a text may have many calls.
         """
         size = LEAST_WINDOW
         while True:
@@ -86,14 +87,17 @@ class Xml:
             size *= 4
 
     def _cut(self, tags: Sequence[Tag], open_: Sequence[int], at: int) -> bool:
-        """Whether the text ends in a value of the call that begins with a tag."""
+        """Whether the text ends within a value of the call that begins with the tag at `at`.
+
+        `open_` has the positions in `tags` of the opening tags without an end.
+        """
         if at not in open_[:-1] or tags[at].kind != "call":
             return False
         return tags[open_[open_.index(at) + 1]].kind == "parameter"
 
     @property
     def ends(self) -> re.Pattern[str]:
-        """See `grammar.Blocks.ends`."""
+        """Finds all tags; see `grammar.Blocks.ends`."""
         return self._pattern
 
     @cached_property
@@ -112,7 +116,7 @@ class Xml:
         ]
 
     def _head(self, raw: str, tag: Tag) -> tuple[str, bool]:
-        """The name in an element's head, and whether the head marks the value as a string."""
+        """The name in an opening tag, and whether the tag marks the value as a string."""
         begins = self.call if tag.kind == "call" else self.parameter
         text = raw[tag.start + len(begins) : tag.end - 1]
         if '"' not in text:
@@ -121,10 +125,10 @@ class Xml:
         return name, 'string="true"' in rest
 
     def _paired(self, raw: str, tags: Sequence[Tag]) -> tuple[dict[int, int], list[int]]:
-        """Which tag ends the element that another begins, by their places in `tags`; those without an end.
+        """Pairs of opening and closing tags, as positions in `tags`, and the opening tags without an end.
 
-        An element within a value needs an end of its own. A value's own end is followed by another argument,
-        or by the end of the call.
+        An element within a value needs a closing tag of its own. The closing tag of a value itself is
+        followed by another argument, or by the end of the call.
         """
         pairs: dict[int, int] = {}
         open_: list[int] = []
@@ -137,7 +141,7 @@ class Xml:
             elif tag.kind == "parameter_end":
                 goes_on = _goes_on(raw, tags, at)
                 while goes_on and len(open_) > 1 and tags[open_[-1]].kind == "call":
-                    open_.pop()  # the head of a call in a value, without its end
+                    open_.pop()  # the opening tag of a call within a value, which has no closing tag
                 within = len(open_) > 1 and tags[open_[-2]].kind == "parameter"
                 if open_ and tags[open_[-1]].kind == "parameter" and (within or goes_on):
                     pairs[open_.pop()] = at
@@ -149,12 +153,15 @@ class Xml:
         return pairs, open_
 
     def _ends_call(self, raw: str, tags: Sequence[Tag], at: int) -> bool:
-        """Whether the end of a call is not part of a value: no words, and no end of a value, follow it."""
+        """Whether a closing tag of a call ends a call, and is not text in a value.
+
+        It ends a call if neither words nor the closing tag of a value follow it.
+        """
         words = raw[tags[at].end : tags[at].end + 1] not in ("", "\n", "\r", " ", "<")
         return not words and (at + 1 == len(tags) or tags[at + 1].kind != "parameter_end")
 
     def _framed(self, raw: str, parameter: Tag) -> bool:
-        """Whether a line break separates a value from its tag."""
+        """Whether a line break separates a value from its opening tag."""
         return self.trims and raw.startswith("\n", parameter.end)
 
     def _calls(self, raw: str, tools: Schemas) -> list[Call]:
@@ -183,7 +190,7 @@ class Xml:
     def _call(
         self, raw: str, tags: Sequence[Tag], pairs: Mapping[int, int], at: int, tools: Schemas
     ) -> tuple[Call, int, int]:
-        """A call, and where the tags and the text go on behind it."""
+        """A call, the position in `tags` after its tags, and the position in `raw` after its text."""
         begin, end = tags[at], pairs.get(at)
         if end is None:
             return malformed(raw[begin.start :], UNCLOSED), len(tags), len(raw)
@@ -220,15 +227,18 @@ class Xml:
         return called(raw[begin.start : after], name or None, given, problem), end + 1, after
 
     def _as_text(self, raw: str, tags: Sequence[Tag], known: Container[str]) -> set[str]:
-        """Arguments whose tag in a value is text: the tool has none of that name, or the call gives it
-        twice."""
+        """Names of arguments whose opening tag, within a value, is text.
+
+        These are names that the tool does not have, and names that the call has twice.
+        """
         times = Counter(self._head(raw, tag)[0] for tag in tags if tag.kind == "parameter")
         return {key for key in times if times[key] > 1 or (known and key not in known)}
 
     def _slip(self, raw: str, tags: Sequence[Tag], at: int, end: int, text: Container[str]) -> int | None:
-        """Where a value ends that no tag of its own ends; None: nothing ends it.
+        """The position in `tags` of the tag at which a value without a paired closing tag ends.
 
-        A value on lines of its own ends at the next argument that is not in `text`.
+        None if nothing ends the value. A value on lines of its own ends at a line that begins with a closing
+        tag or with another argument, unless `text` has that argument. Otherwise it ends at `end`.
         """
         if self._framed(raw, tags[at]):
             for place in range(at + 1, end):
@@ -245,7 +255,7 @@ class Xml:
 
 
 def _goes_on(raw: str, tags: Sequence[Tag], at: int) -> bool:
-    """Whether only another argument, or the end of the call, follows a tag."""
+    """Whether only white space lies between a tag and the next argument, the call's end or the text's end."""
     if at + 1 == len(tags):
         return not raw[tags[at].end :].strip()
     following = tags[at + 1]

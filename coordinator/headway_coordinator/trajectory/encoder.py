@@ -9,16 +9,17 @@ from typing import Any, Final
 KEPT: Final = 2048
 """The number of cached texts."""
 LONGEST: Final = 4096
-"""The most characters of a cached text. Roles, tools and system prompts repeat; a tool's results do not."""
+"""The most characters of a cached text. Roles, tools and system prompts repeat, but tool results do not."""
 
 
 class Encoder:
-    """A tokenizer without character offsets.
+    """A tokenizer without character offsets, and with a cache.
 
-    Offsets separate a message's words from the template's, which nobody needs here. A renderer that finds
-    offsets would encode everything once more.
+    With offsets, the `renderers` package separates a message's words from the template's, which Headway does
+    not need. If a tokenizer has offsets, the package encodes everything once more.
 
-    A call of a tokenizer costs tens of microseconds, whatever it encodes, and a turn takes ten calls.
+    The cache helps because a turn takes ten calls of the tokenizer. Each costs tens of microseconds, however
+    short the text is.
     """
 
     def __init__(self, tokenizer: Any) -> None:

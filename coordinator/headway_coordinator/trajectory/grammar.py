@@ -1,8 +1,8 @@
-"""The families' notations for tool calls, as grammars: tags, and the text between them. Text in, calls out.
+"""The families' notations for tool calls, as grammars: tags, and parsers for the text between them.
 
-A grammar goes through its text from tag to tag and never back: a megabyte takes some 0.5 s, whatever a model
-wrote. The `renderers` package searches for a closing tag from each opening one again. Its reader of Qwen 3.5
-takes 7 s for 56 kB of `<parameter=a>`.
+A grammar reads its text from tag to tag and never goes back. So a megabyte takes some 0.5 s, whatever a model
+wrote. The parsers of the `renderers` package search for a closing tag again from each opening tag. Its parser
+for Qwen 3.5 takes 7 s for 56 kB of `<parameter=a>`.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from headway_coordinator.trajectory.unmarked import embedded
 from headway_coordinator.trajectory.values import Schemas
 
 TOOL: Final = "\0"
-"""A placeholder for the tool's name, if a call is begun for the model."""
+"""A placeholder for the tool's name in the beginning of a forced call."""
 MAX_REREADS: Final = 4
-"""The most malformed blocks of a turn that are read again, with the tags in their values as text."""
+"""The most doubtful blocks of a turn that are parsed again, with the tags in their values as text."""
 
 
 class Grammar(Protocol):
@@ -51,15 +51,15 @@ class Grammar(Protocol):
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """A template that writes a tool call in this notation writes at least one of these texts."""
+        """Texts that identify the notation: a template that uses it writes at least one of them."""
 
     @property
     def any_tool(self) -> str | None:
-        """The beginning of a turn that calls some tool. None: such a turn cannot be begun for the model."""
+        """The beginning of a turn that calls any tool. None: a call cannot be forced in this notation."""
 
     @property
     def named(self) -> str | None:
-        """The beginning of a turn that calls one tool, with `TOOL` as the placeholder of its name."""
+        """The beginning of a turn that calls a named tool, with `TOOL` as the placeholder of the name."""
 
     def read(self, text: str, tools: Schemas) -> tuple[str, list[Call]]:
         """The text around the calls, and the calls."""
@@ -78,17 +78,18 @@ class Blocks:
     open_ended: bool = False
     """Whether the end of the turn, or the next opening tag, also closes a block."""
     past: Past | None = None
-    """Finds the end of a body, if a tag in one of its values seems to end it."""
+    """Skips the values of a body, for a block that seems to end at a closing tag within a value."""
     ends: re.Pattern[str] | None = None
-    """The tags of values and calls. The groups are the kinds of `elements.Tag`."""
+    """Finds the tags of values and calls. Its groups are named by `elements.Tag.kind`."""
     bare: re.Pattern[str] | None = None
-    """Begins a call without its opening tag, which models sometimes omit."""
+    """Finds the beginning of a call without the opening tag, which models sometimes omit."""
     stray: re.Pattern[str] | None = None
-    """A part of a call that no block contains. Its group `whole`: the call begins before it."""
+    """Finds parts of a call outside of all blocks. If the group `whole` matches, the call begins before the
+    match."""
     follows: str = ""
-    """The body's first characters, if the opening tag alone may be a word of a text."""
+    """The first characters of every body, for a notation whose opening tag may also be a word of a text."""
     frames: tuple[str, ...] = ()
-    """Tags around an answer that do not belong to it."""
+    """Tags that a template puts around an answer's text. They are removed from the content."""
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -127,14 +128,17 @@ class Blocks:
         return "".join(around), calls
 
     def _doubtful(self, text: str, found: list[Call], at: int, following: int) -> bool:
-        """Whether a block may be cut off in a value: it is malformed, or a tag behind it ends nothing."""
+        """Whether a block may have been cut off within a value.
+
+        It may if the block is malformed, or if an unpaired closing tag follows it.
+        """
         stop = len(text) if following < 0 else following
         return any(one.problem for one in found) or self._ends_nothing(text, at, stop)
 
     def _ends_nothing(self, text: str, begin: int, stop: int, *, calls: bool = False) -> bool:
-        """Whether a tag in a part of the text ends a value or a call that does not begin there.
+        """Whether a part of the text has an unpaired closing tag, of a value or a call that begins earlier.
 
-        If the part has no `calls`, nothing begins there.
+        Opening tags in the part only count with `calls`, for a part that may contain whole calls.
         """
         depth = 0
         for tag in () if self.ends is None else self.ends.finditer(text, begin, stop):
@@ -144,13 +148,13 @@ class Blocks:
         return False
 
     def _goes_on(self, text: str, begin: int, stop: int, found: list[Call]) -> bool:
-        """Whether a block seems to be the rest of a value, because it ends a value that does not begin in it.
+        """Whether a block seems to be the rest of an earlier value, because it has an unpaired closing tag.
 
         Args:
             text: the whole text.
             begin: the start of the block's body.
-            stop: its end.
-            found: the calls in it.
+            stop: the end of the body.
+            found: the calls in the block.
         """
         value = call = False
         for tag in () if self.ends is None else self.ends.finditer(text, begin, stop):
@@ -167,15 +171,15 @@ class Blocks:
     def _block(
         self, text: str, start: int, begin: int, inside: int, tools: Schemas, bare: int = 0
     ) -> tuple[list[Call], int, int]:
-        """The calls of a block, the end of its body, and the place where the text goes on.
+        """The calls of a block, the end of its body, and the position after the block.
 
         Args:
             text: the whole text.
             start: the start of the block.
             begin: the start of its body.
-            inside: the place before which no tag ends the body.
+            inside: the position before which no closing tag ends the body.
             tools: the tools that may be called.
-            bare: the place behind a call without an opening tag, if that is known.
+            bare: the position after a call without an opening tag, if it is known.
         """
         end, after, closed = self._end(text, begin, inside, bare)
         tags = (text[start:begin], self.closing if after > end else "")
@@ -184,7 +188,7 @@ class Blocks:
         return [malformed(text[begin:end], UNCLOSED, tags)], end, after
 
     def _start(self, text: str, at: int) -> tuple[int, int]:
-        """The starts of the next block and of its body; -1 if there is none."""
+        """The start of the next block, and of its body. The first is -1 if there is no further block."""
         start = text.find(self.opening + self.follows, at)
         found = None if self.bare is None else self.bare.search(text, at, start if start >= 0 else len(text))
         if found is not None:
@@ -192,9 +196,9 @@ class Blocks:
         return start, start + len(self.opening)
 
     def _end(self, text: str, begin: int, inside: int, bare: int) -> tuple[int, int, bool]:
-        """The end of a block's body, the place where the text goes on, and whether anything closed the block.
+        """The end of a block's body, the position after the block, and whether anything closed the block.
 
-        Without an opening tag, a call needs no closing tag either.
+        A call without an opening tag needs no closing tag either.
         """
         if bare > begin:
             end = text.find(self.closing, bare)
@@ -210,9 +214,10 @@ class Blocks:
         return end, end, True
 
     def _outside(self, text: str, around: list[str], calls: list[Call]) -> None:
-        """Add text between blocks to `around`, and each call in it to `calls`, as a malformed one.
+        """Add text between blocks to `around`, and each part of a call in it to `calls`, as malformed.
 
-        A tag that ends nothing may end a value of any call before it. So none of these is carried out.
+        An unpaired closing tag in the text may end a value of any earlier call. So none of the earlier calls
+        is carried out.
         """
         if calls and self._ends_nothing(text, 0, len(text)):
             calls[:] = [refused(one, CUT) for one in calls]
@@ -227,7 +232,7 @@ class Blocks:
         calls += [malformed(text[start:end], problem) for start, end in pairwise([*starts, len(text)])]
 
     def _strays(self, text: str) -> Iterator[re.Match[str]]:
-        """Parts of a call in text between blocks. A closing tag alone is none."""
+        """Parts of a call in text between blocks. A closing tag with no text before it does not count."""
         assert self.stray is not None
         first = blank(text, 0)
         return (one for one in self.stray.finditer(text) if one.lastgroup != "whole" or one.start() > first)
@@ -235,14 +240,15 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Inner:
-    """Calls with tags of their own within a section."""
+    """Calls in a section. Each call has an opening and a closing tag of its own."""
 
     opening: str
     closing: str
     body: Body
     after: Past = past_object
+    """Skips the values of one call; as `Blocks.past`."""
     ends: re.Pattern[str] | None = None
-    """See `Blocks`."""
+    """As `Blocks.ends`."""
 
     def __call__(self, raw: str, tags: Tags, tools: Schemas) -> list[Call]:
         blocks = Blocks("", self.opening, self.closing, self.body, past=self.after, ends=self.ends)
@@ -254,7 +260,7 @@ class Inner:
         return calls
 
     def past(self, text: str, begin: int, closing: str) -> int:
-        """See `notations.Past`."""
+        """The position after the calls at the beginning of a section's body; see `notations.Past`."""
         at = begin
         while text.startswith(self.opening, start := blank(text, at)):
             past = self.after(text, start + len(self.opening), self.closing)
@@ -269,7 +275,7 @@ class Inner:
 class Bare:
     """Calls in Python, `[f(key="value"), g()]`, perhaps between tags.
 
-    Text may be around a list that names an offered tool.
+    Without tags, text may be around the list if the list names an offered tool.
     """
 
     name: str
@@ -296,10 +302,10 @@ class Bare:
 
 @dataclass(frozen=True)
 class Objects:
-    """A turn that ends in calls as JSON, one object after the other.
+    """A turn that ends with calls as JSON objects, one after another.
 
-    Text between tags may come first. The same models also write calls in Python. Without the tags, text may
-    be around the calls of offered tools.
+    Text between the tags may come first. The same models also write calls in Python. Without the tags, text
+    may be around the calls of offered tools.
     """
 
     name: str
@@ -356,7 +362,10 @@ class Objects:
 
 @dataclass(frozen=True)
 class FirstOf:
-    """A family with several notations: the first one that finds calls counts. Templates write the first."""
+    """A family with several notations. The first notation that finds calls in a turn is used.
+
+    Templates write the first notation of the list.
+    """
 
     name: str
     grammars: tuple[Grammar, ...]
@@ -385,4 +394,4 @@ _PYTHON = Bare("pythonic")
 _HEAD = re.compile(r'\{\s*("type"\s*:\s*"function"\s*,\s*)?"name"\s*:')
 _DECODER, _OBJECT = json.JSONDecoder(), json_calls(arguments=("parameters", "arguments"))
 MAX_HEAD: Final = 4096
-"""The most characters of an object that are searched for the mark of a call."""
+"""Number of characters at the beginning of an object in which signs of a call are searched."""

@@ -21,9 +21,10 @@ class Node:
     parent: int | None
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...] = ()
-    """One a token if the model sampled them; empty if they were given."""
+    """The log-probability of each token if the model sampled them; empty for given tokens."""
     versions: tuple[VersionSpan, ...] = ()
-    """If the tokens were sampled: spans that cover all of `tokens`, counted from the node's own start."""
+    """For sampled tokens: spans of policy versions that cover all of `tokens`. Position 0 is the node's first
+    token."""
 
     @property
     def sampled(self) -> bool:
@@ -33,14 +34,15 @@ class Node:
 
 @dataclass
 class Graph:
-    """Nodes in the order they were added; a node's parent always comes before it."""
+    """The nodes in the order in which they were added. A node's parent always comes before the node."""
 
     nodes: list[Node] = field(default_factory=list, init=False)
     _children: dict[int | None, list[int]] = field(default_factory=dict, init=False, repr=False)
-    """Children by parent, None for the roots. Searching all nodes would take time with the square of the
-    turns."""
+    """Parent -> its children; the roots are children of None. Without this index, time would grow with the
+    square of the number of turns."""
     _line: list[int] | None = field(default_factory=list, init=False, repr=False)
-    """The tokens of all nodes in a row, while no node has two children. Most episodes never fork."""
+    """The tokens of all nodes, concatenated, while no node has two children. None after the first fork. Most
+    episodes never fork."""
     _ends: list[int] = field(default_factory=list, init=False, repr=False)
     """The length of each node's path."""
 
@@ -54,7 +56,7 @@ class Graph:
 
     def tokens(self, index: int | None) -> list[int]:
         """The token sequence that ends with node `index`."""
-        line = self._line  # another thread may drop it meanwhile
+        line = self._line  # another thread may set the field to None meanwhile
         if line is not None:
             return line[: 0 if index is None else self._ends[index]]
         return [token for i in self.path(index) for token in self.nodes[i].tokens]
@@ -64,9 +66,9 @@ class Graph:
         return [i for i in range(len(self.nodes)) if i not in self._children]
 
     def turns(self) -> dict[int, int]:
-        """The turn of each sampled node.
+        """Sampled node -> the number of its turn.
 
-        Every turn adds one, in the order in which the turns are recorded.
+        Every turn adds one sampled node, in the order in which the turns are recorded.
         """
         sampled = (i for i, node in enumerate(self.nodes) if node.sampled)
         return {index: turn for turn, index in enumerate(sampled)}
@@ -97,11 +99,10 @@ class Graph:
         return self._add(Node(parent, tuple(tokens), tuple(logprobs), tuple(versions)))
 
     def place(self, prompt: Sequence[int]) -> int:
-        """The node whose path is exactly `prompt`.
+        """The node whose path is exactly `prompt`. It is added if it does not exist.
 
-        It continues the longest sampled sequence that the prompt begins with.
-
-        Extending an episode adds one node. A history that drifted forks at the last node that it agrees with.
+        The node continues the longest sampled sequence with which the prompt begins. If the client's history
+        drifted, the new node's branch begins at the last node that agrees with the prompt.
         """
         at, shared = self._deepest(prompt)
         if shared < len(prompt):
@@ -111,11 +112,12 @@ class Graph:
         return at
 
     def forks_at(self, tokens: Sequence[int], unseen: Collection[int] = ()) -> bool:
-        """Whether a turn with these prompt `tokens` leaves the sampled history.
+        """Whether a turn with these prompt `tokens` forks from the sampled history.
 
-        It does if they begin with no sampled sequence. It also does if another sampled sequence already
-        follows the last one that they begin with. An agent that edits the middle of its history returns
-        there. Sequences that the agent never saw (`unseen`) do not count.
+        It forks if the prompt begins with no sampled sequence. It also forks if another sampled sequence
+        already follows the last one with which the prompt begins. For example, an agent that edits the middle
+        of its history returns to an earlier point. Sequences in `unseen`, which the agent never saw, do not
+        count.
         """
         last = self.last_sampled(tokens)
         return last is None or any(i not in unseen for i in self._sampled_after(last))
@@ -126,7 +128,7 @@ class Graph:
         return next((i for i in reversed(self.path(at)) if self.nodes[i].sampled), None)
 
     def _sampled_after(self, index: int) -> Iterator[int]:
-        """The first sampled nodes below a node."""
+        """The nearest sampled nodes below a node, one on each branch."""
         reached = self.children(index)
         while reached:
             child = reached.pop()
@@ -136,10 +138,10 @@ class Graph:
                 reached += self.children(child)
 
     def _deepest(self, prompt: Sequence[int]) -> tuple[int | None, int]:
-        """A node whose path is a prefix of `prompt`, and the path's length.
+        """The best node whose path is a prefix of `prompt`, and the path's length in tokens.
 
-        Among several, first comes the one after the longest sampled sequence, then after the newest, then the
-        longest path.
+        A node after the longest sampled sequence is preferred, then after the newest sampled node, and then
+        the node with the longest path.
         """
         line = self._line
         if line and prompt[: len(line)] == line:

@@ -1,9 +1,11 @@
 """OpenAI's Harmony, the format of gpt-oss: a turn has channels instead of one text.
 
-The family's servers render it with OpenAI's encoder instead of the chat template, and so does the `renderers`
-package. The template differs from it in tool turns. Two things differ from the package. A turn begins before
-the channel, as on those servers, so that the model chooses a channel (or must call a tool). A tool's answer
-has the tool's name, which clients leave out.
+Servers of gpt-oss render conversations with OpenAI's encoder instead of the chat template, and so does the
+`renderers` package. The template differs from the encoder in turns with tools.
+
+This module differs from the package in two things. A turn begins before the channel, as on those servers, so
+that the model chooses the channel, or a call can be forced. And a tool's result has the tool's name, which
+clients leave out.
 """
 
 from __future__ import annotations
@@ -34,7 +36,15 @@ class HarmonyRenderer(Bounded):
         reader: Reader,
         at: Callable[[str], HarmonyRenderer] | None = None,
     ) -> None:
-        """`at` returns the renderer of a reasoning effort."""
+        """Wrap two renderers of the `renderers` package.
+
+        Args:
+            tokenizer: the model's tokenizer.
+            inner: drops reasoning as the family's encoder does.
+            keeping: keeps all reasoning.
+            reader: parses sampled turns.
+            at: returns the renderer for a reasoning effort.
+        """
         self._at = at
         self._tokenizer = tokenizer
         self._inner = inner
@@ -66,7 +76,7 @@ class HarmonyRenderer(Bounded):
         bridged = self._bridged(self._inner, prompt, sampled, history, new, tools)
         if bridged is not None:
             return bridged
-        # A user's message drops earlier reasoning. If there was none, the row goes on.
+        # At a user's message, the encoder drops earlier reasoning. If there was none, the row continues.
         bridged = self._bridged(self._keeping, prompt, sampled, history, new, tools)
         if bridged is None or not reasoning.texts(history):
             return bridged
@@ -107,7 +117,7 @@ class HarmonyRenderer(Bounded):
 
 
 def signed(history: Sequence[Message], new: Sequence[Message]) -> list[Message]:
-    """`new`, with the names of the called tools in its tool messages."""
+    """The messages `new`, where each tool message also has the name of the called tool."""
     from renderers import extract_message_tool_names
 
     names = extract_message_tool_names([*history, *new])[len(history) :]

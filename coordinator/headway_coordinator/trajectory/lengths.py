@@ -1,8 +1,8 @@
-"""The fewest tokens that a text can have, before it is encoded: encoding megabytes takes seconds.
+"""Computes a lower bound on a text's tokens without encoding it: to encode megabytes takes seconds.
 
-Only printable ASCII characters, and words of them, are counted. Templates trim blanks and tokenizers fold
-them, and Unicode's normal forms make several characters one. But they never merge two of these characters or
-two words.
+Only printable ASCII characters, and words of them, are counted. Other characters may vanish: templates trim
+white space, tokenizers fold it, and Unicode normalization merges characters. But none of these merges two
+printable ASCII characters or two words.
 """
 
 from __future__ import annotations
@@ -20,31 +20,32 @@ from headway_coordinator.trajectory.proof import Proof
 from headway_coordinator.trajectory.template import decoded, template_text
 
 SLICE = 16 * 1024
-"""The most characters that are encoded at once if a text may be too long. Nothing else runs meanwhile."""
+"""The most characters that are encoded in one call. No other thread runs during the call."""
 GLANCE = 256 * 1024
-"""The most characters that are counted at once."""
+"""The most characters whose letters and words are counted in one call."""
 FRAME = 32
 """Rough number of bytes that a template writes around each message and call."""
 SLACK = 32
-"""Tokens that a cut may add, because a special token is spelled out if the cut divides it."""
+"""Tokens that one cut between slices may add, because a special token that the cut divides is spelled out."""
 PRINTING = "".join(map(chr, range(0x21, 0x7F)))
 _OTHERS = bytes(set(range(256)) - set(PRINTING.encode()) - set(b" "))
 
 
 @dataclass(frozen=True)
 class Extent:
-    """The size of a text or of a token."""
+    """The size of a text or of a token, in letters and words."""
 
     letters: int
-    """Printable ASCII characters."""
+    """Number of printable ASCII characters."""
     words: int
-    """Runs of letters between spaces. Other blanks may be spelled out, as in JSON."""
+    """Number of runs of letters between spaces. Only spaces count, because JSON spells out other white space,
+    such as line breaks."""
 
     def __add__(self, other: Extent) -> Extent:
         return Extent(self.letters + other.letters, self.words + other.words)
 
     def tokens(self, longest: Extent) -> int:
-        """The fewest tokens for this size if no token holds more than `longest`."""
+        """The fewest tokens that a text of this size can have, if no token is larger than `longest`."""
         return max(-(-self.letters // longest.letters), -(-self.words // longest.words))
 
 
@@ -96,7 +97,7 @@ class Bounded:
         """See `Renderer`."""
         try:
             text = template_text(self._tokenizer, messages, tools, generate=True)
-        except Exception:  # a template raises what its author chose; words that all templates say are counted
+        except Exception:  # a template raises whatever its author chose: count text that every template has
             text = "".join(content(one) for one in messages if one.get("role") in ("user", "tool"))
         return longer(self._tokenizer, text, limit)
 
@@ -110,7 +111,8 @@ def content(message: Message) -> str:
 def size(messages: Sequence[Message], tools: Sequence[Tool]) -> int:
     """Approximate bytes of UTF-8 in a conversation, with `FRAME` for each message and call.
 
-    It also says how long rendering takes. So it has all that a client may make long: names and ids too.
+    The size also decides whether a thread renders the conversation. So it includes everything that a client
+    may make long, even names and ids.
     """
     total = sum(_bytes(json.dumps(tool, ensure_ascii=False)) for tool in tools)
     for message in messages:
@@ -132,9 +134,9 @@ def _bytes(text: object) -> int:
 def longer(tokenizer: Any, text: str, limit: int) -> bool:
     """Whether a text has more than `limit` tokens.
 
-    It is encoded slice by slice, until the answer is known. So memory and time depend on `limit` instead of
-    the text. A cut changes a few tokens beside it. So a text that is only a little too long may count as
-    short enough.
+    The text is encoded slice by slice, until the answer is known. So memory and time depend on `limit`, and
+    not on the text. Each cut between slices changes a few tokens. To allow for that, a text that is only a
+    little too long may count as short enough.
     """
     known, slack = 0, limit // 8
     for start in range(0, len(text), SLICE):
@@ -152,16 +154,15 @@ def extent(texts: Iterable[str]) -> Extent:
         for start in range(0, len(text), GLANCE):
             words = text[start : start + GLANCE].encode("ascii", "ignore").translate(None, _OTHERS).split()
             letters += sum(map(len, words))
-            # A cut may divide a word.
+            # A cut may divide a word, so each slice after the first counts one word less.
             runs += max(0, len(words) - (start > 0))
     return Extent(letters, runs)
 
 
 def longest_token(tokenizer: Any) -> Extent | None:
-    """The largest size of one token.
+    """The largest size of one token; None if there is no known bound.
 
-    None if it is unknown. A tokenizer by whole words makes any unknown word one token, and another may drop
-    characters.
+    For example, a word-level tokenizer makes any unknown word one token, and others drop characters.
     """
     from tokenizers.models import BPE, Unigram
 

@@ -1,11 +1,11 @@
-"""From the message graph to training rows: one row a leaf, every trained token exactly once.
+"""Makes training rows from the message graph: one row for each leaf. Each sampled token is trained once.
 
-A linear episode of T turns has one leaf, so it is one row. That is (T+1)/2 times fewer tokens than a row a
-turn. Branches of a fork share a prefix. Its sampled tokens are trained in the oldest branch and are context
-in the others.
+A linear episode of T turns has one leaf, so it is one row. That is (T+1)/2 times fewer tokens than one row
+for each turn. Branches of a fork share a prefix. The sampled tokens of the prefix are trained in the oldest
+branch, and are context in the others.
 
-tinker-cookbook's merge makes the same rows, in the same order, if an episode's turns never return to a
-conversation that they left. If they do, the merge makes a row for each visit, and here the row goes on.
+tinker-cookbook's merge makes the same rows, in the same order, if an episode never returns to an earlier
+branch. If it does, that merge makes a row for each visit, and here the earlier branch's row continues.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headway_coordinator.trajectory.graph import Graph, Node
 
 
 def linearize(graph: Graph, unseen: Collection[int] = ()) -> list[TrainingRow]:
-    """Rows of an episode, oldest leaf first. A branch that trains nothing new makes no row.
+    """The training rows of an episode, oldest leaf first. A branch without new trained tokens makes no row.
 
     Sampled nodes in `unseen` are not trained: the agent never saw them, or a schema constrained them.
     """
@@ -35,7 +35,7 @@ def linearize(graph: Graph, unseen: Collection[int] = ()) -> list[TrainingRow]:
 def _row(parts: list[tuple[Node, int | None]]) -> TrainingRow:
     """Concatenate nodes up to the last trained one, because later tokens do not change the gradient.
 
-    Each node comes with its turn if it is trained in this row.
+    Each node comes with its turn's number if it is trained in this row, and otherwise with None.
     """
     while parts[-1][1] is None:
         parts.pop()

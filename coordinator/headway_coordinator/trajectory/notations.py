@@ -1,4 +1,4 @@
-"""The families' notations between a call's tags: JSON, names before it, keys and values, Python, Gemma's."""
+"""Parsers for the text between a call's tags: JSON, a name and JSON, keys and values, Python, Gemma."""
 
 from __future__ import annotations
 
@@ -32,32 +32,33 @@ Tags = tuple[str, str]
 Body = Callable[[str, Tags, Schemas], list[Call]]
 """The text between two tags -> the calls in it."""
 Past = Callable[[str, int, str], int]
-"""Text, the place where a body begins, and its closing tag -> the place before which no tag ends the body.
+"""Skips the values of a body, in which a closing tag may be text.
 
-That is the same place if the notation does not show it.
+It takes a text, the position where the body begins, and the body's closing tag. It returns the position
+before which no closing tag ends the body. That is the body's beginning if the notation does not show more.
 """
 CALL_ID, ARGS = "[CALL_ID]", "[ARGS]"
-"""In Mistral's templates: a call's id, and its arguments."""
+"""The tags before a call's id, and before its arguments, in Mistral's templates."""
 MAX_CALLS: Final = 128
-"""The most calls of one turn that are read separately. The rest is one malformed call."""
+"""The most calls of one turn that are parsed separately. Any further text is one malformed call."""
 
 
 _BLANK, _DECODER = re.compile(r"\s*"), json.JSONDecoder()
 
 
 def blank(text: str, at: int) -> int:
-    """The place of the next character that is not blank."""
+    """The position of the next character that is not white space."""
     found = _BLANK.match(text, at)
     return at if found is None else found.end()
 
 
 def may_call(text: str) -> bool:
-    """Whether text beside a call may be part of another. Words are not."""
+    """Whether text beside a call may be part of another call: whether it has a brace or an angle bracket."""
     return "{" in text or "<" in text
 
 
 def past_json(text: str, begin: int, closing: str) -> int:
-    """See `Past`: of a body that begins with JSON."""
+    """A `Past` for a body that begins with JSON."""
     try:
         return _DECODER.raw_decode(text, blank(text, begin))[1]
     except UNREADABLE:
@@ -65,7 +66,7 @@ def past_json(text: str, begin: int, closing: str) -> int:
 
 
 def past_object(text: str, begin: int, closing: str) -> int:
-    """See `Past`: of a body with an object of JSON behind a name."""
+    """A `Past` for a body with a name and then a JSON object."""
     start = text.find("{", begin)
     end = past_json(text, start, closing) if start >= 0 else start
     return end if end > start else begin
@@ -75,7 +76,7 @@ _STRING: Final = re.compile(r"""\"(?:[^"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'""", re
 
 
 def past_python(text: str, begin: int, closing: str) -> int:
-    """See `Past`: of a body in Python, whose strings are on one line each."""
+    """A `Past` for a body in Python. Each of its strings must be on one line."""
     at, end = begin, text.find(closing, begin)
     while (found := _STRING.search(text, at)) is not None and found.start() < end:
         at = found.end()
@@ -84,7 +85,7 @@ def past_python(text: str, begin: int, closing: str) -> int:
 
 
 def past_quoted(text: str, begin: int, closing: str) -> int:
-    """See `Past`: of a body whose strings are between Gemma's marks."""
+    """A `Past` for a body whose strings are between Gemma's quotation marks, `values.QUOTE`."""
     at, end = begin, text.find(closing, begin)
     while 0 <= (start := text.find(values.QUOTE, at)) < end:
         stop = text.find(values.QUOTE, start + len(values.QUOTE))
@@ -96,7 +97,12 @@ def past_quoted(text: str, begin: int, closing: str) -> int:
 
 
 def json_calls(name: str = "name", arguments: tuple[str, ...] = ("arguments", "parameters")) -> Body:
-    """Calls as JSON: one object, or a list of them."""
+    """A parser for calls as JSON: one object, or a list of objects.
+
+    Args:
+        name: the key of the tool's name.
+        arguments: the keys that the arguments may have; the first one in the object counts.
+    """
 
     def read(raw: str, tags: Tags, tools: Schemas) -> list[Call]:
         try:
@@ -108,7 +114,7 @@ def json_calls(name: str = "name", arguments: tuple[str, ...] = ("arguments", "p
         if not found or len(found) > MAX_CALLS:
             return [malformed(raw, f"{STRUCTURE}: no call, or more than {MAX_CALLS}", tags)]
         try:
-            # Each call of a readable list is written again, because it has no separate text of its own.
+            # Each call of a list gets its own JSON as text, because its place in the sampled text is unknown.
             parts = [raw if len(found) == 1 else json.dumps(one, ensure_ascii=False) for one in found]
         except UNREADABLE as error:
             return [malformed(raw, error, tags)]
@@ -136,13 +142,13 @@ def json_calls(name: str = "name", arguments: tuple[str, ...] = ("arguments", "p
 
 
 def named_json(separators: tuple[str, ...], *, fence: bool = False, prefix: str = "", cut: str = "") -> Body:
-    """A call as a name, one of `separators`, and JSON.
+    """A parser for a call as a name, one of `separators`, and JSON.
 
     Args:
         separators: strings that end the name; the first one in the text counts.
-        fence: the JSON is between ```json and ```, below a line with the name.
+        fence: whether the JSON is between ```json and ```, below a line with the name.
         prefix: the text before the name.
-        cut: the name ends before the last of these, which begins a number. Prefix, name and number are an id.
+        cut: the separator between the name and a number. Prefix, name and number together are the call's id.
     """
 
     def read(raw: str, tags: Tags, tools: Schemas) -> list[Call]:
@@ -172,7 +178,7 @@ def named_json(separators: tuple[str, ...], *, fence: bool = False, prefix: str 
 
 
 def without(tag: str, body: Body) -> Body:
-    """Calls in text that may begin with a tag."""
+    """A parser for text that may begin with a further tag, which is not part of the body."""
 
     def read(raw: str, tags: Tags, tools: Schemas) -> list[Call]:
         if not raw.startswith(tag):
@@ -183,12 +189,12 @@ def without(tag: str, body: Body) -> Body:
 
 
 MAX_KEY: Final = 256
-"""The most characters of an argument's name between tags."""
+"""The most characters of a tool's name before the tags, or of an argument's name between tags."""
 _NO_NAME_HAS: Final = re.compile(r"""[\s{}<>"'`]""")
 
 
 class Argument(NamedTuple):
-    """An argument between tags, by its places in the text."""
+    """An argument's name, and the positions in the text where its value begins and ends."""
 
     key: str
     start: int
@@ -197,26 +203,27 @@ class Argument(NamedTuple):
 
 @dataclass
 class Walk:
-    """What a walk through the body of a call found."""
+    """The state and the result of one pass through the body of a call."""
 
     at: int
-    """The place behind the last argument."""
+    """The position after the last argument."""
     given: list[Argument] = field(default_factory=list)
+    """The arguments that are complete."""
     open: re.Match[str] | None = None
-    """The tags before the value in which the walk ended."""
+    """The tags before the value in which the pass ended; None if it did not end within a value."""
     strays: bool = False
-    """Whether that value has the end of a call that does not begin in it."""
+    """Whether the value of `open` has a closing tag of a call that does not begin in the value."""
     ended: bool = False
     """Whether the end of the call was found."""
     complete: bool = False
-    """Whether the walk went through the whole text."""
+    """Whether the pass reached the end of the text."""
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """A call as its name, with keys and values in tags: GLM's and Hy3's.
+    """A parser for GLM's and Hy3's calls: the tool's name, and then keys and values in tags.
 
-    A value may hold any text, such as the tags of a call. So the tags are paired as brackets are, in one walk
+    A value may contain any text, even the tags of a call. So the tags are paired like brackets, in one pass
     through the text that stops at the end of the call.
     """
 
@@ -227,9 +234,9 @@ class Pairs:
     opening: str = "<tool_call>"
     closing: str = "</tool_call>"
     section_end: str = ""
-    """Ends all calls of a turn, if anything does."""
+    """The tag that ends all calls of a turn; empty if there is none."""
     separator: str = ""
-    """Ends the name; empty: the first key, or the end of the call, does."""
+    """The tag that ends the tool's name. If empty, the first key, or the end of the call, ends the name."""
 
     def __call__(self, raw: str, tags: Tags, tools: Schemas) -> list[Call]:
         begin = raw.find(self.separator or self.key)
@@ -255,7 +262,7 @@ class Pairs:
 
     @cached_property
     def ends(self) -> re.Pattern[str]:
-        """See `grammar.Blocks.ends`."""
+        """Finds the tags around values; see `grammar.Blocks.ends`."""
         return re.compile(
             f"(?P<parameter_end>{re.escape(self.value_end)})|(?P<parameter>{re.escape(self.value)})"
         )
@@ -274,7 +281,7 @@ class Pairs:
 
     @cached_property
     def _begin(self) -> re.Pattern[str]:
-        """The name of a call, up to its first argument."""
+        """Matches the name of a call, up to its first argument."""
         name = rf"[^<>]{{1,{MAX_KEY}}}"
         return re.compile(name + (re.escape(self.separator) or f"(?={re.escape(self.key)})"))
 
@@ -282,17 +289,17 @@ class Pairs:
         return head[0][len(self.key) : head[0].index(self.key_end)].strip()
 
     def _walk(self, text: str, begin: int, known: Container[str] | None = None) -> Walk:
-        """The arguments of a call, whose body, behind its name, begins at a place.
+        """Find the arguments of a call, from the position `begin` after the call's name.
 
-        An element within a value needs an end of its own. A value's own end is followed by another argument,
-        or by the end of the call.
+        An element within a value needs a closing tag of its own. The closing tag of a value itself is
+        followed by another argument, or by the end of the call.
 
-        With `known`, tags of an argument within a value may be text. They are if the tool has no argument of
-        that name, or if the call gives it before.
+        `known` has the tool's parameters. With it, tags of an argument may be text within a value. They are
+        text if the tool has no such parameter, or if the call already has this argument.
         """
         found = Walk(begin)
         given: set[str] = set()
-        inner: list[bool] = []  # elements within the value, from outside: whether each is a call
+        inner: list[bool] = []  # open elements within the value, outermost first: whether each is a call
         for tag in self._pattern.finditer(text, begin):
             kind = tag.lastgroup
             if found.open is None:
@@ -309,7 +316,7 @@ class Pairs:
                 inner.append(True)
             elif kind in ("last", "value_end"):
                 while kind == "last" and inner and inner[-1]:
-                    inner.pop()  # the tag of a call in a value, without its end
+                    inner.pop()  # the opening tag of a call within a value, which has no closing tag
                 if kind == "last" and not inner:
                     found.given.append(Argument(self._key(found.open), found.open.end(), tag.start()))
                     found.open, found.at = None, tag.end()
@@ -319,7 +326,7 @@ class Pairs:
                 inner.pop()
             elif kind == "over":
                 while inner and not inner[-1]:
-                    inner.pop()  # a value without an end, in a call within the value
+                    inner.pop()  # a value without a closing tag, in a call within the value
                 if not inner:
                     return found
                 inner.pop()
@@ -329,7 +336,10 @@ class Pairs:
         return found
 
     def past(self, text: str, begin: int, closing: str) -> int:
-        """See `Past`. If the text ends in a value, the place is the end of the text."""
+        """The position before which no closing tag ends the body; see `Past`.
+
+        If the text ends within a value, this is the end of the text.
+        """
         start = self._begin.match(text, begin)
         if start is None:
             return begin
@@ -340,7 +350,7 @@ class Pairs:
 
 
 def pythonic(raw: str, tags: Tags, tools: Schemas) -> list[Call]:
-    """Calls as Python: f(key="value"), one or a list of them."""
+    """Parse calls as Python: `f(key="value")`, either one call or a list of calls."""
     try:
         found = values.tree(raw)
     except ValueError as error:
@@ -377,7 +387,7 @@ def _dotted(node: ast.expr) -> str | None:
 
 
 def gemma_call(raw: str, tags: Tags, tools: Schemas) -> list[Call]:
-    """Gemma 4's call:NAME{key:value}."""
+    """Parse a call in Gemma 4's notation: `call:NAME{key:value}`."""
     head, brace, rest = raw.strip().partition("{")
     if not brace or not rest.endswith("}"):
         return [malformed(raw, f"{STRUCTURE}: arguments have no braces", tags)]

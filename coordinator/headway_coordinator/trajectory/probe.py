@@ -1,4 +1,4 @@
-"""The conversation that proves whether a model's tool calls can be read."""
+"""The probe: messages and tools of the test conversations that `proof.py` renders and parses."""
 
 from __future__ import annotations
 

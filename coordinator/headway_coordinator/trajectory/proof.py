@@ -1,7 +1,7 @@
-"""Proves on a probe whether a model's tool calls can be read.
+"""Proves with test conversations, the probe, whether a renderer parses a model's tool calls correctly.
 
-The model's own template writes turns of every kind. Each one is read back and continued. The result must have
-the same calls and the same tokens.
+The model's own chat template writes turns of every kind. Each turn is parsed and continued. The result must
+have the same calls and the same tokens.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from headway_coordinator.trajectory.template import decoded
 
 PastReasoning = Literal["none", "kept", "dropped", "at once", "forked", "lost"]
 """`none`: the template writes no reasoning.
-`kept`: the template keeps past reasoning, and the row goes on.
-`dropped`: the template drops it at the user's next message, and another row begins.
-`at once`: the template drops it after every turn, and another row begins.
-`forked`, which is wrong: another row begins although the template keeps it.
-`lost`, which is wrong: the row goes on although the template drops it.
+`kept`: the template keeps past reasoning, and the training row continues.
+`dropped`: the template drops past reasoning at the user's next message, and another row begins.
+`at once`: the template drops reasoning after every turn, and another row begins.
+`forked`, which is wrong: another row begins although the template keeps past reasoning.
+`lost`, which is wrong: the row continues although the template drops past reasoning.
 """
 HARMONY: Final = "<|return|>"
-"""A model ends a turn in Harmony with this token."""
+"""The token with which a model ends a turn in Harmony, the format of gpt-oss."""
 
 
 class Provable(Protocol):
@@ -70,35 +70,35 @@ class Proof:
 
     reader: str = ""
     call: bool = False
-    """A call is read as it was written. Otherwise no tool is ever called."""
+    """A call is parsed as it was written. If this is false, no tool is ever called."""
     values: bool = False
-    """Arguments of every JSON type are read as they were written."""
+    """Arguments of every JSON type are parsed as they were written."""
     words: bool = False
-    """Arguments with quotes, brackets, line breaks and letters of every script are read as they were
-    written."""
+    """String arguments with quotes, brackets, line breaks and letters of several scripts are parsed as they
+    were written."""
     before: bool = False
-    """Text before a call is the turn's content."""
+    """Text before a call becomes the turn's content."""
     parallel: bool = False
-    """Two calls of one turn are read."""
+    """Two calls in one turn are parsed."""
     results: bool | None = None
-    """The results of two calls of one turn are in one row with them. None: unknown, as `parallel` or `row` is
-    not proven."""
+    """The results of two calls in one turn continue the training row of the calls. None: unknown, because
+    `parallel` or `row` is false."""
     reasoning: bool | None = None
-    """Reasoning before a call is separated from it; None: the template writes none."""
+    """Reasoning before a call is separated from the call; None: the template writes no reasoning."""
     forced: bool = False
-    """A call can be begun on the model's behalf."""
+    """The renderer can write the beginning of a call on the model's behalf."""
     row: bool = False
-    """A call, its result and an answer are one row, token by token."""
+    """A call, its result and an answer are one training row, with exactly the sampled tokens."""
     thinking_row: bool | None = None
-    """`row` with reasoning before the call and before the answer; None: the template writes none."""
+    """`row` with reasoning before the call and before the answer; None: the template writes no reasoning."""
     word: bool = False
-    """Without reasoning, the user's next message continues the same row."""
+    """In a conversation without reasoning, the user's next message continues the same training row."""
     past_reasoning: PastReasoning = "none"
     """What happens to reasoning at the user's next message."""
 
     @property
     def score(self) -> int:
-        """The number of proven abilities. Reasoning that stays in the text is worse than none."""
+        """The number of proven abilities. If reasoning is not separated from the text, 3 are subtracted."""
         proven = sum(value is True for value in asdict(self).values())
         return max(proven - 3 * (self.reasoning is False), int(self.call))
 
@@ -110,7 +110,7 @@ class Proof:
 
 @dataclass(frozen=True)
 class Turn:
-    """A turn as the model would have sampled it."""
+    """A turn of the probe: its prompt, the tokens that a model would sample, and the parsed result."""
 
     prompt: list[int]
     sampled: list[int]
@@ -118,9 +118,9 @@ class Turn:
 
 
 def prove(renderer: Provable, tokenizer: Any, reader: str) -> Proof:
-    """Let the renderer write and read the probe.
+    """Test all abilities of a renderer on the probe. `reader` is the name that the proof gets.
 
-    A template raises what its author chose. A conversation that it does not take proves nothing.
+    A template may raise any error. An ability is not proven if the template does not accept its conversation.
     """
     probe = Probe(renderer, tokenizer)
     if not probe.reads(SIMPLE, KEY):
@@ -150,7 +150,7 @@ def prove(renderer: Provable, tokenizer: Any, reader: str) -> Proof:
 
 
 class Probe:
-    """Tests one renderer step by step."""
+    """Tests the abilities of one renderer one by one."""
 
     def __init__(self, renderer: Provable, tokenizer: Any) -> None:
         self._renderer = renderer
@@ -167,7 +167,7 @@ class Probe:
         return turn.read.content.strip() == "I look it up." and _reads(turn, ("look_up", KEY))
 
     def two_calls(self) -> tuple[bool, bool]:
-        """Whether two calls of one turn are read, and whether the results of both continue their row."""
+        """Whether two calls in one turn are parsed, and whether their results continue their training row."""
         both = calling(call(KEY), call(OTHER_KEY, "count_up", 1))
         turn = self.turn(ASKED, both, SIMPLE, RESULT)
         if turn is None:
@@ -195,7 +195,7 @@ class Probe:
         return _reads(turn, ("look_up", KEY)) and WHY not in turn.read.content
 
     def begins(self) -> bool:
-        """Whether a turn can be read that begins with `force` and goes on as the template would."""
+        """Whether a turn is parsed that begins with the tokens of `force` and continues like the template."""
         turn = self.turn(ASKED, calling(call(KEY)), SIMPLE, RESULT)
         ways = [self._renderer.force(tool) for tool in (None, "look_up")]
         if turn is None or None in ways:
@@ -203,7 +203,7 @@ class Probe:
         return all(self._goes_on(turn, list(way or ())) for way in ways)
 
     def _goes_on(self, turn: Turn, forced: list[int]) -> bool:
-        """Whether the call of `turn` is read if its beginning is `forced`."""
+        """Whether the call of `turn` is parsed if the turn begins with the tokens `forced`."""
         begun, sampled = decoded(self._tokenizer, forced), decoded(self._tokenizer, turn.sampled)
         marks = [closing for _, closing in reasoning.MARKS if begun.lstrip().startswith(closing)]
         head = begun.lstrip().removeprefix(marks[0]) if marks else begun
@@ -216,8 +216,8 @@ class Probe:
         return _reads(Turn(turn.prompt, turn.sampled, read), ("look_up", KEY))
 
     def rows(self) -> tuple[bool, bool]:
-        """Whether a call, its result and an answer are one row, and whether the user's next message
-        continues it."""
+        """Whether a call, its result and an answer are one training row, and whether the user's next message
+        continues that row."""
         answered = self._answered("", "")
         if answered is None:
             return False, False
@@ -225,10 +225,7 @@ class Probe:
         return True, self._extended(answer, history, ASKED_AGAIN) is not None
 
     def thinking_rows(self) -> tuple[bool, PastReasoning]:
-        """Whether a call, its result and an answer are one row, with reasoning before call and answer.
-
-        Also what happens to the reasoning.
-        """
+        """As `rows`, with reasoning before call and answer, and what the user's next message does to it."""
         answered = self._answered(WHY, WHY_GOLD)
         if answered is None:
             return False, "none"
@@ -240,9 +237,9 @@ class Probe:
         return True, "lost" if goes_on else "dropped"
 
     def separates_begun_reasoning(self) -> tuple[bool | None, PastReasoning]:
-        """Whether reasoning is separated that the prompt begins and the template never writes.
+        """Whether reasoning is separated whose opening tag is at the prompt's end, and what happens to it.
 
-        Also what happens to the reasoning. None: the prompt begins none.
+        This is for templates that never write past reasoning. None: the prompt begins no reasoning.
         """
         turn = self.turn(ASKED, calling(call(KEY)), SIMPLE, RESULT)
         if turn is None or reasoning.opened(decoded(self._tokenizer, turn.prompt[-reasoning.TAIL :])) is None:
@@ -256,9 +253,9 @@ class Probe:
         return True, "at once" if goes_on is None else "kept"
 
     def _answered(self, why: str, why_gold: str) -> tuple[Turn, list[Message]] | None:
-        """An answer in the row of its call, and the conversation to its end.
+        """An answer that continues the training row of a call, and the conversation up to the answer.
 
-        None if it begins another row.
+        None if the answer begins another row.
         """
         turn = self.turn(ASKED, calling(call(KEY), reasoning=why), SIMPLE, RESULT)
         if turn is None:
@@ -276,10 +273,10 @@ class Probe:
         return answer, [*history, _spoken(answer.read)]
 
     def _extended(self, turn: Turn, history: list[Message], *new: Message) -> list[int] | None:
-        """Ids of the conversation with `new`.
+        """Token ids of the conversation after the messages `new` are added.
 
-        None unless the ids begin with the sampled tokens and go on like a fresh rendering, with each result
-        under the id of its call.
+        None unless the ids begin with the sampled tokens and continue like a new rendering. Also, each result
+        must have the id of its call.
         """
         tokens = [*turn.prompt, *turn.sampled]
         try:
@@ -294,7 +291,7 @@ class Probe:
         return found if fresh.endswith(added) and written and self._pairs(turn, history, new, added) else None
 
     def _pairs(self, turn: Turn, history: list[Message], new: Sequence[Message], added: str) -> bool:
-        """Whether results are written under the ids that the model wrote with its calls, or without ids."""
+        """Whether `added`, the rendered results, has the ids that the model wrote, or has no ids at all."""
         own = {one.id for one in turn.read.calls} - {None}
         if all(message["tool_call_id"] in added for message in new if message.get("tool_call_id") in own):
             return True
@@ -313,14 +310,14 @@ class Probe:
         following: Message,
         prompt: list[int] | None = None,
     ) -> Turn | None:
-        """A turn after `history` as a model samples it, to its end, and its reading. None if that is unknown.
+        """The message `turn` as a model would sample it, and the parsed result; None if that is unknown.
 
         Args:
             history: the earlier messages.
             turn: the model's message.
-            tools: the tools that it may call.
-            following: the message after it; some templates begin it with the token that ends a turn.
-            prompt: the ids before it, if they are known.
+            tools: the tools that the model may call.
+            following: the next message; some templates begin it with the token that ends a turn.
+            prompt: the token ids of `history`, if they are known.
         """
         try:
             ids = prompt or self._renderer.render(history, tools)
@@ -341,9 +338,9 @@ class Probe:
         if whole.startswith(begun):
             return whole[len(begun) :]
         if any(message.get("reasoning_content") for message in history):
-            # The template drops reasoning once there is an answer, and the answer is the same without it.
+            # The template drops earlier reasoning once an answer follows. That does not change the answer.
             return self._sampled([reasoning.without(one) for one in history], turn, tools, following)
-        # The prompt begins reasoning, or has empty reasoning, and the template drops it from a past turn.
+        # The prompt ends with an opening tag of reasoning, or empty reasoning, which a past turn lacks.
         bare = begun.rstrip()
         for opening, closing in reasoning.MARKS:
             if bare.endswith(opening):
@@ -360,7 +357,7 @@ class Probe:
         return self._behind(begun, whole, history, tools)
 
     def _behind(self, begun: str, whole: str, history: list[Message], tools: list[Tool]) -> str | None:
-        """The last turn of `whole`, if the text before it differs from a prompt's."""
+        """The text of the last turn in `whole`, found by the end of the prompt `begun`; None if not found."""
         closed = self._renderer.render_text(history, tools, generate=False)
         if begun.startswith(closed) and (opening := begun[len(closed) :]):
             return whole.rpartition(opening)[2] if opening in whole else None
@@ -371,9 +368,9 @@ class Probe:
     def _ended(
         self, text: str, history: list[Message], turn: Message, tools: list[Tool], following: Message
     ) -> list[int] | None:
-        """Ids of a turn, including the token that ends it; None if that token is unknown.
+        """Token ids of a turn, including the token that ends it; None if that token is unknown.
 
-        The token may also be the first one of the next message.
+        With some templates, that token is the first token of the next message.
         """
         # Harmony's history has <|end|> instead of the model's <|return|>.
         if HARMONY in map(self._token_text, self._renderer.stop_token_ids):
@@ -396,7 +393,7 @@ class Probe:
 
 
 def _end_of(text: str, part: str) -> int | None:
-    """Where the first occurrence of `part` ends, whatever white space is in either; None if there is none."""
+    """The position after the first occurrence of `part`, ignoring all white space; None if there is none."""
     places = [at for at, letter in enumerate(text) if not letter.isspace()]
     bare, wanted = "".join(text[at] for at in places), "".join(part.split())
     found = bare.find(wanted)
@@ -404,20 +401,20 @@ def _end_of(text: str, part: str) -> int | None:
 
 
 def _reads(turn: Turn, *calls: tuple[str, dict[str, Any]]) -> bool:
-    """Whether exactly these calls are read. Python equates 1 with 1.0 and with true, but JSON does not."""
+    """Whether exactly these calls were parsed, compared as JSON: Python equates 1 with 1.0 and with true."""
     found = [(one.name, one.arguments) for one in turn.read.calls]
     return json.dumps(found, sort_keys=True) == json.dumps(calls, sort_keys=True)
 
 
 def _words(message: Message) -> str:
-    """Words of a message that every template writes."""
+    """A word of a probe's message that every template writes when it renders the message."""
     if message["content"] == RESULT["content"]:
         return "gold"
     return "silver" if message["content"] == SECOND_RESULT["content"] else "calm-heron"
 
 
 def _spoken(parsed: Parsed) -> Message:
-    """A turn that was read, in the form in which a client sends it back."""
+    """A parsed turn as the message that a client sends back."""
     message: Message = {"role": "assistant", "content": parsed.content}
     if parsed.reasoning:
         message["reasoning_content"] = parsed.reasoning
@@ -429,7 +426,7 @@ def _spoken(parsed: Parsed) -> Message:
 
 
 def _answers(calling: Message, *results: Message) -> list[Message]:
-    """Results with the ids of a turn's calls."""
+    """Tool messages with `results`, which have the ids of the calls in the message `calling`."""
     ids = [call["id"] for call in calling.get("tool_calls") or ()]
     return [
         result | {"tool_call_id": ids[at]} if at < len(ids) else result for at, result in enumerate(results)
@@ -437,7 +434,7 @@ def _answers(calling: Message, *results: Message) -> list[Message]:
 
 
 def _with_other_ids(message: Message) -> Message:
-    """The message with other ids of the same form."""
+    """The message with other call ids of the same form."""
     if "tool_call_id" in message:
         return message | {"tool_call_id": _other_id(str(message["tool_call_id"]))}
     calls = [call | {"id": _other_id(str(call["id"]))} for call in message.get("tool_calls") or ()]

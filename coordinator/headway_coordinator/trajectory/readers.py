@@ -1,8 +1,8 @@
-"""The model families' styles of tool calls: reading them from samples, or beginning them for the model.
+"""Parses sampled turns in the families' styles of tool calls, and writes the beginnings of forced calls.
 
-Reading never fails, whatever was sampled. The parsers are those of the `renderers` package. They silently
-drop some text, such as a call cut off in its header or JSON that does not close. This module finds and counts
-it.
+Parsing never raises, whatever was sampled. The parsers are those of the `renderers` package. They silently
+drop some text, such as a call that is cut off in its header, or JSON without its closing bracket. This module
+finds such text, and counts it as malformed calls.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from headway_coordinator.trajectory.unmarked import counted, embedded
 from headway_coordinator.trajectory.values import schemas
 
 HERMES, LLAMA, GPT_OSS = "qwen3", "llama-3", "gpt-oss"
-"""Styles by the name of their renderer. They are JSON between <tool_call> tags; a turn that is one JSON
-object; OpenAI's Harmony, with a channel for each purpose."""
+"""Styles, by the name of their renderer. Hermes: JSON between <tool_call> tags. Llama: a turn that is one
+JSON object. Harmony, the format of gpt-oss: a channel for each purpose."""
 
 TOKENS: dict[str, tuple[str, ...]] = {
     HERMES: ("<tool_call>",),
@@ -35,20 +35,22 @@ TOKENS: dict[str, tuple[str, ...]] = {
     ),
     LLAMA: ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
 }
-"""A tokenizer with these tokens shows that its model was trained in a style."""
+"""Style -> tokens. A tokenizer that has all of them shows that its model was trained in the style."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """A call as text, with TOOL as the placeholder of the tool's name."""
+    """The tags of a call, and the beginnings of a forced call."""
 
     opening: str = "<tool_call>"
     closing: str = "</tool_call>"
     any_tool: str | None = None
-    """The beginning of a turn that calls some tool."""
+    """The beginning of a turn that calls any tool; None if a call cannot be forced."""
     named: str | None = None
-    """The beginning of a turn that calls TOOL. It ends where the model's own token would, before the
-    blank."""
+    """The beginning of a turn that calls a named tool, with TOOL as the placeholder of the name.
+
+    It ends where a token of the model would end, which is before a blank.
+    """
 
 
 XML = Form(any_tool="<tool_call>\n<function=", named="<tool_call>\n<function=TOOL>\n")
@@ -69,20 +71,20 @@ FORMS: dict[str, Form] = {
     "kimi-k2": Form("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
     "minimax-m2": Form("<minimax:tool_call>", "</minimax:tool_call>"),
 }
-"""Forms by renderer. Other renderers have <tool_call> tags and cannot begin a call for the model."""
+"""Renderer -> its form. Other renderers have <tool_call> tags, and cannot force a call."""
 
 
 class Reader(Protocol):
-    """Sampled ids -> their content, in one family's style."""
+    """Parses sampled token ids in one family's style."""
 
     stop_token_ids: list[int]
 
     def read(self, sampled: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Parsed:
-        """Read a turn; never fails."""
+        """Parse a turn. This never raises, whatever was sampled."""
 
 
 class Tagged:
-    """Calls between tags, by a renderer of the `renderers` package."""
+    """Parses calls between tags, with a renderer of the `renderers` package."""
 
     def __init__(self, name: str, tokenizer: Any, inner: Any) -> None:
         self._form = FORMS.get(name, Form())
@@ -95,14 +97,14 @@ class Tagged:
             found = self._inner.parse_response(
                 list(sampled), tools=list(tools) or None, prompt_ids=list(prompt)
             )
-        except UNREADABLE as error:  # such as endless brackets, or a number of thousands of digits
+        except UNREADABLE as error:  # such as very deep brackets, or a number of thousands of digits
             return self._unreadable(text(self._tokenizer, sampled, self.stop_token_ids), error)
         tags = (self._form.opening, self._form.closing)
         calls = [judged(call, tags) for call in found.tool_calls]
         return counted(Parsed(found.content, found.reasoning_content, calls), schemas(tools))
 
     def _unreadable(self, written: str, error: Exception) -> Parsed:
-        """Everything from the first opening tag on, as one call."""
+        """A turn with one malformed call: all text from the first opening tag on."""
         content, opening, rest = written.partition(self._form.opening)
         if not opening:
             return Parsed("", calls=[malformed(written, error)])
@@ -112,10 +114,10 @@ class Tagged:
 
 
 class Llama:
-    """A calling turn has one call, `{"name": ..., "parameters": {...}}`.
+    """Parses turns of Llama: a turn has at most one call, `{"name": ..., "parameters": {...}}`.
 
-    Text and <|python_tag|> may come before it, and text after it. Several calls are one malformed call, since
-    the family's templates refuse a turn that has them.
+    Text and <|python_tag|> may come before the call, and text after it. Several calls count as one malformed
+    call, because the family's templates refuse a turn with several.
     """
 
     STOPS = ("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>")
@@ -155,7 +157,10 @@ class Llama:
 
 
 def _meant(call: Call, tools: Sequence[Tool]) -> bool:
-    """Whether an object with a name is a call. An answer may also be JSON with a name in it."""
+    """Whether a JSON object with a name is a call, and not an answer as JSON that also has a name.
+
+    It is a call if it names an offered tool or has arguments.
+    """
     named = {tool.get("function", tool).get("name") for tool in tools}
     return call.name in named or not {"parameters", "arguments"}.isdisjoint(json.loads(call.raw))
 
@@ -165,7 +170,10 @@ CHANNELS: Final = ("analysis", "commentary", "final")
 
 
 class Harmony:
-    """Messages in channels: analysis is reasoning, final is content, commentary to functions.NAME a call."""
+    """Parses turns of Harmony, which are messages in channels.
+
+    The channel `analysis` has reasoning, `final` has content, and `commentary` to functions.NAME has a call.
+    """
 
     STOPS = ("<|return|>", "<|call|>")
 
@@ -200,10 +208,10 @@ class Harmony:
         return list(prompt[last(prompt, start) :]) if start in prompt else list(self._begun)
 
     def _readable(self, ids: list[int]) -> tuple[list[int], list[tuple[int, Call]]]:
-        """The messages that the parser reads, and the calls that it skips.
+        """The token ids of messages that the package's parser accepts, and the calls that it would skip.
 
-        It skips messages without a body, without a known channel, or that call something other than a
-        function. Each skipped call has the number of calls before it that the parser finds.
+        The parser skips a message without a body, without a known channel, or that calls something other than
+        a function. Each skipped call comes with its place: the number of calls that the parser finds before.
         """
         readable: list[int] = []
         skipped: list[tuple[int, Call]] = []
@@ -214,7 +222,7 @@ class Harmony:
             end = len(message) if split is None else split
             header, body = self._text(message[1:end]), message[end + 1 :]
             channel = self._channel(message[:end])
-            # Reasoning may mention <|call|>.
+            # Reasoning may mention <|call|>, so in the analysis channel it is only a call at the turn's end.
             may_call = number == len(messages) or channel != "analysis"
             addressed = "to=" in header or (may_call and self._id["<|call|>"] in message)
             if split is None and addressed:
@@ -231,25 +239,25 @@ class Harmony:
         return readable, skipped
 
     def _messages(self, ids: list[int]) -> Iterator[list[int]]:
-        """The messages of a turn, each from its <|start|> on."""
+        """The messages of a turn. Each begins with its <|start|>."""
         starts = [at for at, token in enumerate(ids) if token == self._id["<|start|>"]]
         for start, end in pairwise([*starts, len(ids)]):
             yield ids[start:end]
 
     def _channel(self, header: list[int]) -> str:
-        """The first word behind <|channel|>; empty if there is none."""
+        """The first word after <|channel|>; empty if there is none."""
         channel = self._id["<|channel|>"]
         words = self._text(header[header.index(channel) + 1 :]).split() if channel in header else []
         return words[0] if words else ""
 
     def _said(self, message: list[int]) -> list[int]:
-        """The text of a message without a body: what comes before its channel."""
+        """The text of a message without a body: the tokens before its channel, without the role."""
         said = _until(message, self._id["<|channel|>"])
         role = self._begun[1:]
         return said[len(role) :] if said[: len(role)] == role else said
 
     def _answer(self, body: list[int]) -> list[int]:
-        """A message of the final channel."""
+        """A message in the final channel with this body; empty if the body is."""
         return [*self._begun, *self._final, *body] if body else []
 
     def _text(self, ids: Sequence[int]) -> str:
@@ -257,7 +265,10 @@ class Harmony:
 
 
 def forced(tokenizer: Any, style: str | None, tool: str | None) -> list[int] | None:
-    """Ids that begin a turn that calls `tool`, or any tool. None if the style has no known way."""
+    """Token ids for the beginning of a turn that calls `tool`, or any tool.
+
+    None if it is unknown how the style begins a call.
+    """
     form = FORMS.get(style or "", Form())
     begun = form.any_tool if tool is None else form.named
     if begun is None:
@@ -266,12 +277,12 @@ def forced(tokenizer: Any, style: str | None, tool: str | None) -> list[int] | N
 
 
 def kept(tokens: list[int], extended: list[int]) -> list[int] | None:
-    """An extension that begins with exactly the sampled text, else None."""
+    """`extended` if it begins with exactly `tokens`, else None."""
     return extended if extended[: len(tokens)] == tokens else None
 
 
 def end_of_last(part: Sequence[int], ids: Sequence[int]) -> int:
-    """Where the last occurrence of `part` ends; the end of `ids` if there is none."""
+    """The position after the last occurrence of `part`, or the length of `ids` if there is none."""
     size = len(part)
     ends = range(len(ids), size - 1, -1)
     return next((end for end in ends if list(ids[end - size : end]) == list(part)), len(ids))
@@ -294,7 +305,7 @@ def token_id(tokenizer: Any, token: str) -> int | None:
 
 
 def stops(tokenizer: Any, tokens: Sequence[str]) -> list[int]:
-    """Ids of those of these tokens that the tokenizer has, and of its own end token."""
+    """The ids of the given tokens, as far as the tokenizer has them, and of its own end token."""
     found = [token_id(tokenizer, token) for token in tokens] + [tokenizer.eos_token_id]
     return list(dict.fromkeys(i for i in found if i is not None))
 

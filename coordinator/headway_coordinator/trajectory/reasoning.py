@@ -1,4 +1,4 @@
-"""Finds a model's reasoning by the marks of its family."""
+"""Finds a model's reasoning by the tags that its family writes around reasoning."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MARKS: Final = (
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<|channel>thought", "<channel|>"),
 )
-"""The marks before and after reasoning."""
+"""The opening and closing tags of reasoning, of all families."""
 _EMPTY: Final = re.compile(
     "|".join(rf"{re.escape(opening)}\s{{0,4}}{re.escape(closing)}\s{{0,4}}" for opening, closing in MARKS)
 )
@@ -23,17 +23,17 @@ TAIL: Final = 32
 
 
 def opened(prompt: str) -> tuple[str, str] | None:
-    """The marks of the unfinished reasoning at a prompt's end; None if there is none."""
+    """The tags of reasoning that a prompt begins with its last words; None if it begins none."""
     bare = prompt.rstrip()
     return next((marks for marks in MARKS if bare.endswith(marks[0])), None)
 
 
 def split(text: str, prompt: str) -> tuple[str | None, str]:
-    """A turn's reasoning, and the rest of it. Unfinished reasoning is the whole turn.
+    """A turn's reasoning, and the rest of the turn. Reasoning without a closing tag is the whole turn.
 
     Args:
-        text: the turn.
-        prompt: the end of the text before it.
+        text: the turn's text.
+        prompt: the end of the prompt's text.
     """
     marks = opened(prompt)
     begun = marks is not None
@@ -42,7 +42,7 @@ def split(text: str, prompt: str) -> tuple[str | None, str]:
         marks = next((known for known in MARKS if bare.startswith(known[0])), None)
     if marks is None:
         return None, text
-    # The model may open reasoning again that the prompt has already begun.
+    # The model may repeat the opening tag that the prompt already ends with.
     inside = bare.removeprefix(marks[0]) if bare.startswith(marks[0]) else text
     reasoning, closing, rest = inside.partition(marks[1])
     if not closing and begun and not inside:
@@ -51,12 +51,12 @@ def split(text: str, prompt: str) -> tuple[str | None, str]:
 
 
 def empty(text: str) -> list[tuple[int, int]]:
-    """The places of empty reasoning."""
+    """The start and end of each pair of reasoning tags with only white space between them."""
     return [found.span() for found in _EMPTY.finditer(text)]
 
 
 def without_empty(text: str) -> str:
-    """A text without empty reasoning."""
+    """A text without pairs of reasoning tags that have only white space between them."""
     return _EMPTY.sub("", text)
 
 
@@ -66,14 +66,15 @@ def without(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def dropped(rendered: str, fresh: str, history: Sequence[dict[str, Any]]) -> bool:
-    """Whether `rendered` has reasoning of `history` more often than a fresh rendering.
+    """Whether the template drops reasoning of `history` that `rendered` still has.
 
-    Different blanks and empty reasoning are not a reason to leave the sampled tokens.
+    `fresh` is a new rendering of the same conversation. Only reasoning texts are compared: a difference in
+    white space or empty reasoning is no reason to begin another training row.
     """
     return any(rendered.count(text) > fresh.count(text) for text in texts(history))
 
 
 def texts(history: Sequence[dict[str, Any]]) -> list[str]:
-    """The reasoning of each message of a conversation that has any."""
+    """The reasoning of each message that has any."""
     fields = [message.get("reasoning_content") for message in history]
     return [text.strip() for text in fields if isinstance(text, str) and text.strip()]

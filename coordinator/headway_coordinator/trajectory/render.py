@@ -1,12 +1,12 @@
-"""Messages to token ids, and sampled ids back to a message.
+"""Chooses the renderer of a model: it converts messages to token ids, and sampled ids back to a message.
 
-There are two ways with one contract. A *typed* renderer (PyPI `renderers`) has a model family's template
-built in. It is only used if it agrees with the model's own chat template on a set of probe conversations.
-Otherwise the model's chat template itself is rendered, and extended by the text that it adds. Either way the
-turns are read in the model's own style (`readers.py`).
+There are two kinds of renderers with one interface. A *typed* renderer (PyPI `renderers`) has a model
+family's template built in. It is only used if it agrees with the model's own chat template on a set of test
+conversations. Otherwise the model's chat template itself is rendered, and a turn is extended by the text that
+the template adds. Both kinds parse turns in the model's own style of tool calls (`readers.py`).
 
-`extend` never re-tokenizes what the model sampled: the ids it returns begin with exactly the given ids. If
-that is impossible it returns None, and the caller renders the conversation again and forks.
+`extend` never tokenizes sampled text again: the ids that it returns begin with exactly the given ids. If that
+is impossible, it returns None. The caller then renders the whole conversation, and the episode forks.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "deepseek_v3": ("deepseek-v3", "deepseek-r1", "kimi-k2"),
     "minimax_m2": ("minimax-m2",),
 }
-"""`model_type` -> renderers that may fit it. The first that agrees with the chat template is used."""
+"""`model_type` -> renderers that may fit. The first one that agrees with the chat template is used."""
 
 STYLES = {"hermes": HERMES, "llama": LLAMA, "harmony": GPT_OSS}
-"""`toolCallParser` -> its style; other values are the grammars' own names."""
+"""Value of `toolCallParser` -> its style. Other values are names of grammars."""
 
 PROBE_TOOLS: list[Tool] = [
     {
@@ -99,7 +99,7 @@ _PROBE_REASONING: list[Message] = [
     {"role": "assistant", "content": "4", "reasoning_content": _REASONING},
     {"role": "user", "content": "And 3 + 3?"},
 ]
-"""Shows whether reasoning of earlier turns is kept or dropped."""
+"""Messages that show whether a template keeps or drops the reasoning of earlier turns."""
 _PROBE_RESULT: Message = {
     "role": "tool",
     "tool_call_id": "c0",
@@ -109,10 +109,10 @@ _PROBE_RESULT: Message = {
 
 
 class Typed(Bounded):
-    """A renderer of the `renderers` package.
+    """Wraps two renderers of the `renderers` package. To bridge is the package's word for `extend`.
 
-    `inner` does not bridge if the family's template may drop the model's earlier reasoning (at a user's
-    message). `keeping` does bridge, which is right if there was no reasoning.
+    `inner` does not bridge at a user's message if the family's template may drop earlier reasoning there.
+    `keeping` bridges there too, which is correct if there was no reasoning.
     """
 
     def __init__(self, name: str, tokenizer: Any, inner: Any, keeping: Any, reader: Reader) -> None:
@@ -126,7 +126,7 @@ class Typed(Bounded):
         self._opening = list(inner.render_ids(PROBES[0], add_generation_prompt=True)[len(closed) :])
 
     def reading(self, reader: Reader) -> Typed:
-        """This renderer with another reader for its calls."""
+        """This renderer with another reader, which parses its turns."""
         return Typed(self.name, self._tokenizer, self._inner, self._keeping, reader)
 
     def render_text(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str:
@@ -188,11 +188,11 @@ class Typed(Bounded):
 
 
 def load(folder: Path, tool_call_parser: str = "auto") -> tuple[Renderer, Any]:
-    """Renderer and tokenizer of the model in `folder`.
+    """The renderer and the tokenizer of the model in `folder`.
 
     Raises:
-        JobError: `TokenizerUnusable`, `ChatTemplateMissing` or `ToolCallParserUnusable`, with what is
-            missing.
+        JobError: `TokenizerUnusable`, `ChatTemplateMissing` or `ToolCallParserUnusable`. The message says
+            what is missing.
     """
     from transformers import AutoTokenizer
 
@@ -216,10 +216,10 @@ def load(folder: Path, tool_call_parser: str = "auto") -> tuple[Renderer, Any]:
 
 
 def model_type(folder: Path) -> str:
-    """`model_type` of the model's config.json; empty if it has none.
+    """`model_type` in the model's config.json; empty if the file or the field is missing.
 
     Raises:
-        JobError: `ModelNotLoadable`: the file is not a configuration.
+        JobError: `ModelNotLoadable`: the file cannot be read as a configuration.
     """
     path = folder / "config.json"
     try:
@@ -232,13 +232,13 @@ def model_type(folder: Path) -> str:
 
 
 def choose(tokenizer: Any, family: str, tool_call_parser: str = "auto") -> Renderer:
-    """The renderer of a model's family if it agrees with the model's chat template, else the template itself.
+    """The family's typed renderer if it agrees with the model's chat template, else the template itself.
 
-    A parser other than `auto` decides how calls are read: a renderer with another reader is skipped. With
-    `auto` the reader is the one that reads most of what the template writes (`prove`).
+    A `tool_call_parser` other than `auto` decides how calls are parsed: renderers with another parser are
+    skipped. With `auto`, the parser with the best proof is used (`prove`).
 
     Raises:
-        JobError: `ToolCallParserUnusable`: `hermes` could never find a call.
+        JobError: `ToolCallParserUnusable`: the parser is `hermes`, and the tokenizer lacks <tool_call>.
     """
     found = _chosen(tokenizer, family, tool_call_parser)
     found.family = family
@@ -264,8 +264,8 @@ def _chosen(tokenizer: Any, family: str, tool_call_parser: str) -> Renderer:
             if agrees(found, tokenizer):
                 return _proved(found, tokenizer, wish)
         except Exception as error:
-            # The tokenizer lacks the family's special tokens, or its template rejects the probes with any
-            # error. The template decides.
+            # The tokenizer lacks the family's special tokens, or its template rejects the test conversations
+            # with some error. This renderer is skipped, and the model's template is used in the end.
             message = shortened(f"{type(error).__name__}: {error}", 300)
             logs.event(_log, "renderer-passed-over", renderer=name, error=message)
     style = wish or next((style for style in TOKENS if _has(tokenizer, style)), None)
@@ -274,11 +274,11 @@ def _chosen(tokenizer: Any, family: str, tool_call_parser: str) -> Renderer:
 
 
 def _proved(found: Renderer, tokenizer: Any, wish: str | None) -> Renderer:
-    """A family's renderer with its proof. A grammar reads its calls if it reads no fewer of them.
+    """A family's typed renderer with its proof. A grammar of Headway parses its calls if that proves as much.
 
-    The package's own parsers search from each opening tag to the end. For 56 kB of `<parameter=a>`, that of
-    Qwen 3.5 takes seven seconds, in which every episode waits. The parsers of Hermes and Llama do not search
-    so.
+    The package's own parsers search from each opening tag to the end of the text. For 56 kB of
+    `<parameter=a>`, the parser of Qwen 3.5 takes seven seconds, during which every episode waits. The parsers
+    of Hermes and Llama do not have this problem.
     """
     found.proof = prove(found, tokenizer, found.name)
     if wish is not None or not isinstance(found, Typed) or found.name in (HERMES, LLAMA):
@@ -289,7 +289,7 @@ def _proved(found: Renderer, tokenizer: Any, wish: str | None) -> Renderer:
 
 
 def typed(name: str, tokenizer: Any) -> Renderer:
-    """The renderer of the `renderers` package with that name."""
+    """The typed renderer with this name in the `renderers` package."""
     from renderers import GptOssRendererConfig, config_from_name, create_renderer
 
     if name == GPT_OSS:
@@ -320,7 +320,7 @@ def typed(name: str, tokenizer: Any) -> Renderer:
 
 
 def _reader(style: str | None, tokenizer: Any) -> Reader:
-    """The reader of a style, for a template of its own. With None it finds no calls."""
+    """The reader of a style, for a model that is rendered by its own template. None: it finds no calls."""
     from renderers import DefaultRendererConfig, create_renderer
 
     if style == LLAMA:
@@ -339,9 +339,9 @@ def _has(tokenizer: Any, style: str) -> bool:
 def agrees(typed: Renderer, tokenizer: Any) -> bool:
     """Whether a typed renderer agrees with the model's own template on prompts, tools and earlier reasoning.
 
-    Texts are compared instead of ids. A renderer encodes a turn piece by piece, and a tokenizer that merges
-    across two pieces gives other ids for the same text. In tool turns Harmony's encoder is the family's
-    reference and its template an approximation, so only a first prompt is compared there.
+    Texts are compared instead of token ids. A renderer encodes a turn piece by piece, and a tokenizer that
+    merges across two pieces gives other ids for the same text. For Harmony, only a first prompt is compared:
+    in turns with tools, the encoder is the reference and the chat template only an approximation.
     """
     if isinstance(typed, HarmonyRenderer):
         return decoded(tokenizer, typed.render(PROBES[0], [])) == template_text(
@@ -354,7 +354,8 @@ def agrees(typed: Renderer, tokenizer: Any) -> bool:
                 text = template_text(tokenizer, messages, tools, generate=True)
                 if decoded(tokenizer, typed.render(messages, tools)) != text:
                     return False
-    # A family's renderer may keep reasoning between calls that the template drops. The layout may differ.
+    # A typed renderer may keep reasoning between calls although the template drops it. Only the presence of
+    # reasoning is compared here, because the layout may differ.
     thinking = [*PROBES[0], {**_PROBE_CALL, "reasoning_content": _REASONING}, _PROBE_RESULT]
     by_renderer = decoded(tokenizer, typed.render(thinking, PROBE_TOOLS))
     by_template = template_text(tokenizer, thinking, PROBE_TOOLS, generate=True)

@@ -1,4 +1,4 @@
-"""A conversation as text, by the model's own chat template."""
+"""Renders a conversation as text with the model's own chat template."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ LETTERS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789
 
 @dataclass(frozen=True)
 class CallFormat:
-    """The form in which a template takes tool calls, their results and reasoning."""
+    """The form in which a chat template takes tool calls, their results and reasoning."""
 
     text: bool = False
-    """Arguments as JSON in a string; else as an object."""
+    """Whether arguments are a string with JSON, instead of an object."""
     ids: Literal["given", "short", "numbered"] = "given"
-    """Ids as given; shortened to nine letters (Mistral); or functions.NAME:COUNT (Kimi). The model's own ids
-    stay."""
+    """The form of call ids: as given; nine letters or digits (Mistral); or functions.NAME:COUNT (Kimi). An id
+    that the model wrote in this form is kept."""
     named: bool = False
-    """Whether a tool's answer has the tool's name."""
+    """Whether a tool's result also has the tool's name."""
     null: bool = False
-    """Whether a turn with only calls has null content instead of an empty one."""
+    """Whether a turn with only calls has null as its content, instead of an empty string."""
     reasoning: Literal["field", "thinking", "part"] = "field"
-    """The place of reasoning: `reasoning_content`, `thinking` (LFM2.5), or a part of content (Mistral)."""
+    """The field for reasoning: `reasoning_content`, `thinking` (LFM2.5), or a part of `content` (Mistral)."""
 
     def __call__(self, messages: Sequence[Message]) -> list[Message]:
-        """The conversation in the form that the template takes."""
+        """The conversation in this form."""
         found = [_with_arguments(message, text=self.text) for message in messages]
         if self.reasoning != "field":
             found = [_with_reasoning(message, self.reasoning) for message in found]
@@ -56,16 +56,16 @@ CALL_FORMATS: Final = (
     CallFormat(ids="numbered", named=True),
     CallFormat(named=True),
 )
-"""In the order in which they are tried."""
+"""All forms, in the order in which they are tried."""
 
 
 def inlined(reasoning: str, content: str) -> str:
-    """A turn as one text with its reasoning inside, as kept by a client that does not separate them."""
+    """A turn as one text that includes its reasoning, as a client keeps it that does not separate them."""
     return f"<think>\n{reasoning}\n</think>\n\n{content}"
 
 
 def own_template(tokenizer: Any) -> str:
-    """The model's own chat template; as JSON, if it has several with names."""
+    """The model's own chat template, or all of them as JSON if the model has several with names."""
     found = tokenizer.chat_template
     return found if isinstance(found, str) else json.dumps(found, sort_keys=True)
 
@@ -95,24 +95,24 @@ def template_text(
 def decoded(tokenizer: Any, ids: list[int]) -> str:
     """Ids as text, including special tokens, without clean-up."""
     kind: Any = type(tokenizer)
-    if _decodes_by_backend(kind):  # transformers checks every id first, which takes longer
+    if _decodes_by_backend(kind):  # `decode` of transformers is slower, because it first checks every id
         return str(tokenizer.backend_tokenizer.decode(ids, skip_special_tokens=False))
     return str(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
 
 @cache
 def _decodes_by_backend(kind: Any) -> bool:
-    """Whether tokenizers of a class decode by their backend alone, with no code of their own."""
+    """Whether a tokenizer class decodes with its backend alone, and overrides no method for decoding."""
     from transformers import PreTrainedTokenizerFast as Fast
 
     return issubclass(kind, Fast) and (kind.decode, kind._decode) == (Fast.decode, Fast._decode)
 
 
 def _with_arguments(message: Message, *, text: bool) -> Message:
-    """Arguments in the form that the template takes.
+    """The message with arguments as text or as objects.
 
-    Most templates write an object as JSON, and a string in quotes, so they receive objects. Others append the
-    arguments to a text unchanged.
+    Most templates write an object as JSON, but would quote a string, so they receive objects. Other templates
+    append the arguments to a text, so they receive text.
     """
     calls = message.get("tool_calls")
     if not calls:
@@ -128,7 +128,7 @@ def _without_blank(message: Message) -> Message:
 
 
 def _with_reasoning(message: Message, place: Literal["thinking", "part"]) -> Message:
-    """The message, with its reasoning where the template looks for it."""
+    """The message with its reasoning in the field that the template reads."""
     reasoning = message.get("reasoning_content")
     if message.get("role") != "assistant" or not reasoning:
         return message
@@ -147,7 +147,7 @@ def _text_arguments(function: dict[str, Any]) -> dict[str, Any]:
 
 
 def _renamed(messages: list[Message], call_format: CallFormat) -> list[Message]:
-    """Ids in the template's form, the same in a call and in its answer."""
+    """The messages with call ids in the template's form. A call and its result have the same id."""
     known: dict[str, tuple[str, str]] = {}
     count = 0
     found = []

@@ -1,4 +1,4 @@
-"""The model's own chat template as a renderer: messages to token ids, and one row for an episode's turns."""
+"""A renderer that uses the model's own chat template, and extends sampled turns if the template allows it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ PROBE: Final[list[Message]] = [{"role": "user", "content": "What is 2 + 2?"}]
 
 
 class Template(Bounded):
-    """The model's own chat template, extended by the text that it adds after an assistant's turn.
+    """Renders with the model's own chat template, and extends a turn by the text that the template adds.
 
     For that the template must be prefix-stable: the text of a conversation must begin with the text of its
-    first messages. It must also write the model's reasoning, because a template that drops all past
-    reasoning is stable only without it. Every extension checks both. If one fails, the episode forks.
+    first messages. It must also keep the model's reasoning: a template that drops all past reasoning is
+    prefix-stable in its text, but the sampled tokens include reasoning. Every extension checks both
+    conditions. If one of them does not hold, the episode forks.
     """
 
     def __init__(
@@ -63,21 +64,21 @@ class Template(Bounded):
         return [*prompt, *sampled, *self._ids(after[end:])]
 
     def _end(self, before: str, after: str, begun: int, sampled: int) -> int | None:
-        """Where the last turn of `before` ends in `after`; None if its end is not found.
+        """The position in `after` where the last turn of `before` ends; None if it is not found.
 
         Args:
-            before: the conversation to its end.
-            after: the same, and what follows.
-            begun: the length of `after` that says the same as `before`.
+            before: the text of the conversation.
+            after: the text of the conversation with further messages.
+            begun: the length of the part of `after` that corresponds to `before`.
             sampled: the token with which the model ended the turn.
         """
-        # The template may close a turn with another of the family's stop tokens than the model did.
+        # The template may close a turn with a stop token other than the one that the model sampled.
         stops = [decoded(self._tokenizer, [token]) for token in self.stop_token_ids]
         end = max((before.rfind(stop) + len(stop) for stop in stops if stop in before), default=None)
         if end is not None and not before[end:].strip():
             return begun - (len(before) - end)
-        # It may close none. The next message then begins with the token that ends a turn (GLM), or with no
-        # such token.
+        # The template may close turns with no token. Then the next message may begin with the stop token that
+        # the model sampled, as in GLM's templates.
         stop = decoded(self._tokenizer, [sampled])
         if after.startswith(stop, begun):
             return begun + len(stop)
@@ -86,31 +87,33 @@ class Template(Bounded):
     def _keeps_reasoning(
         self, history: Sequence[Message], new: Sequence[Message], tools: Sequence[Tool], after: str
     ) -> bool:
-        """Whether the reasoning of the last turn, or since the user's last message, is written before
-        `new`."""
+        """Whether `after`, the text with the messages `new`, still has the reasoning that was sampled.
+
+        This is the reasoning of the last turn, and of turns since the user's last message.
+        """
         *earlier, last = history
         if self._forgets(earlier, tools, after):
             return False
         text = (last.get("reasoning_content") or "").strip()
         if not text:
             return True
-        if self._style == GPT_OSS:  # Harmony's encoder keeps it until the user's next message
+        if self._style == GPT_OSS:  # Harmony's encoder keeps reasoning until the user's next message
             return all(message["role"] != "user" for message in new)
 
         def times(content: str) -> int:
-            """How often the reasoning appears in the conversation if the last turn is `content` alone."""
+            """How often the reasoning's text appears in the prompt if the last turn has only `content`."""
             turn = reasoning.without(last) | {"content": content}
             return self.render_text([*earlier, turn, *new], tools, generate=True).count(text)
 
         content = last.get("content") or ""
         elsewhere = times(content)
-        # A template without a field for reasoning sees it inside the text, where the model wrote it.
+        # For a template without a field for reasoning, clients keep reasoning inside the content.
         return after.count(text) > elsewhere or times(inlined(text, content)) > elsewhere
 
     def _forgets(self, earlier: Sequence[Message], tools: Sequence[Tool], after: str) -> bool:
         """Whether `after` lacks reasoning that the last turn's prompt had.
 
-        Some templates drop reasoning once there is an answer, before the user's next message.
+        Some templates drop reasoning as soon as an answer follows, even before the user's next message.
         """
         since = next((i for i, one in enumerate(reversed(earlier)) if one["role"] == "user"), len(earlier))
         gone = [text for text in reasoning.texts(earlier[len(earlier) - since :]) if text not in after]
@@ -127,7 +130,7 @@ class Template(Bounded):
         return None if found is None else [*self.without_reasoning(), *found]
 
     def render_text(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str:
-        """A conversation as the template writes it."""
+        """A conversation as text, with or without the beginning of the model's next turn."""
         text = self._text(messages, tools, generate=generate)
         return text if generate or not self._always else text.removesuffix(self._always)
 
@@ -149,13 +152,13 @@ class Template(Bounded):
 
     @cached_property
     def _always(self) -> str:
-        """The beginning of a turn that the template always writes, as Cohere's do."""
+        """The beginning of a turn if the template always appends it, as Cohere's templates do; else empty."""
         asked: list[Message] = [{"role": "user", "content": "Hello."}]
         turns: list[list[Message]] = [[], [{"role": "assistant", "content": "Yes."}]]
         eos = str(self._tokenizer.eos_token)
         try:
             ends = {self._text([*asked, *turn], SIMPLE, generate=False).rpartition(eos)[2] for turn in turns}
-        except Exception:  # a template raises what its author chose: it does not take this conversation
+        except Exception:  # a template raises whatever its author chose: it does not accept this conversation
             return ""
         end = ends.pop()
         return "" if ends or not end.strip() else end
@@ -165,16 +168,16 @@ class Template(Bounded):
 
 
 def variables(tokenizer: Any, effort: str, call_format: CallFormat = PLAIN) -> dict[str, Any] | None:
-    """The variables of a model's template for an effort; see `efforts.chosen`."""
+    """The template variables that ask a model for an effort; see `efforts.chosen`."""
     rendered = partial(template_text, tokenizer, PROBE, [], generate=True, call_format=call_format)
     return efforts.chosen(lambda given: rendered(variables=given), effort)
 
 
 def _shared_length(before: str, after: str) -> int | None:
-    """The length of `after` that says all that `before` does; None if it does not begin with that.
+    """The length of the part of `after` that equals `before`; None if `after` does not begin with `before`.
 
-    Templates write empty reasoning into the last turn, and drop it once another turn follows. Nothing is
-    lost by that.
+    Empty reasoning is ignored in the comparison: templates write it into the last turn, and drop it once
+    another turn follows. That loses nothing.
     """
     if after.startswith(before):
         return len(before)

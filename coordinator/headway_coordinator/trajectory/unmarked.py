@@ -1,7 +1,7 @@
-"""Calls without a tag of their own, anywhere in a text: objects of JSON, and lists of calls in Python.
+"""Finds calls without tags anywhere in a text: JSON objects, and lists of calls in Python.
 
-Only the name of an offered tool tells them from an answer. So an object or list that names none stays text.
-The search goes through its text once, except for `MAX_TRIES` objects that cannot be read.
+Only the name of an offered tool distinguishes such a call from an answer. So an object or list that names no
+offered tool stays text. The search reads its text once, except for `MAX_TRIES` objects that cannot be parsed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from headway_coordinator.trajectory.notations import (
 from headway_coordinator.trajectory.values import Schemas
 
 MAX_TRIES: Final = 4
-"""The most unreadable objects whose beginning names no offered tool."""
+"""The most objects that may fail to parse, of those whose beginning names no offered tool."""
 MAX_FRAME: Final = 64
-"""The most characters before a call that are searched for the mark that frames it."""
+"""Number of characters before a call in which a code fence, a bracket or a quotation mark is searched."""
 _HEAD: Final = re.compile(
     r'\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*"(?P<object>[^"\\\n]{1,256})"'
     r'|\{\s*"(?:type|name|function|tool|tool_name|parameters|arguments)"\s*:'
@@ -37,7 +37,7 @@ _OPENS: Final = (
     re.compile(r"(?:```\w{0,20}\s*|`)?(?:\[\s*)?\Z"),
     re.compile(r"(?:```\w{0,20}\s*|`)?\Z"),
 )
-"""The mark before an object, and before a list in Python."""
+"""Code fences and brackets before a JSON object, and before a list in Python."""
 _QUOTED: Final = re.compile(r"""(?:"\s*:\s*\[?\s*|["'])\Z""")
 _PIECE: Final = re.compile(
     r"""\"(?:[^"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'|(?P<open>[\[({])|(?P<close>[\])}])|(?P<quote>["'])""",
@@ -46,7 +46,7 @@ _PIECE: Final = re.compile(
 _BETWEEN: Final = "\n\r\t ;,[]"
 _DECODER, _OBJECT = json.JSONDecoder(), json_calls(arguments=("parameters", "arguments"))
 _KEYS: Final = ("name", "tool_name", "tool", "function")
-"""Keys that families write before a tool's name."""
+"""Keys under which models write a tool's name in JSON."""
 _NAME: Final = r"[A-Za-z_][\w.-]{0,255}"
 _OTHER: Final = re.compile(
     rf"<function=(?P<function>{_NAME})>"
@@ -56,9 +56,9 @@ _OTHER: Final = re.compile(
     rf"|\{{\s*'(?:{'|'.join(_KEYS)})'\s*:\s*'(?P<dict>{_NAME})'"
     rf"|\A\s*(?P<bare>{_NAME})\s*(?=\()"
 )
-"""The beginning of a call in the form of another family, or of a function call that is the whole text."""
+"""The beginning of a call in another family's form, or of a function call that is the whole text."""
 _CLOSINGS: Final = {"function": "</function>", "invoke": "</invoke>"}
-"""The ends of the forms in `_OTHER` that have tags. Brackets end the others."""
+"""Form of `_OTHER` -> its closing tag. The other forms end with a bracket."""
 INSIDE: Final = f"{STRUCTURE}: a call within something else"
 UNTAGGED: Final = f"{STRUCTURE}: a call without its tags"
 
@@ -79,10 +79,10 @@ def embedded(text: str, tools: Schemas, *, objects: bool = True) -> tuple[str, l
 
 
 def untagged(text: str, tools: Schemas) -> tuple[str, list[Call]]:
-    """The text around calls of offered tools that lack their family's tags, and these calls, not carried out.
+    """The text around calls of offered tools that lack their family's tags, and these calls, as malformed.
 
-    A model that forgets the tags, or writes those of another family, would otherwise lose its calls
-    uncounted.
+    A model may forget the tags, or write another family's. Its calls are not carried out, but they must be
+    counted.
     """
     around, found = embedded(text, tools)
     calls = [refused(call, UNTAGGED) for call in found]
@@ -101,8 +101,10 @@ def untagged(text: str, tools: Schemas) -> tuple[str, list[Call]]:
 
 
 def _end(text: str, head: re.Match[str]) -> int:
-    """Where the call ends that begins with a match of `_OTHER`; without an end of its own, where the text
-    does."""
+    """The position after the call that begins with `head`, a match of `_OTHER`.
+
+    A call without an end reaches to the end of the text.
+    """
     form = str(head.lastgroup)
     if form in _CLOSINGS:
         at = text.find(_CLOSINGS[form], head.end())
@@ -111,13 +113,13 @@ def _end(text: str, head: re.Match[str]) -> int:
 
 
 def counted(found: Parsed, tools: Schemas) -> Parsed:
-    """A turn with the calls of its text that its family's reader does not read, as malformed ones."""
+    """The turn with further malformed calls: those in its text that its family's parser does not find."""
     text, calls = untagged(found.content, tools)
     return replace(found, content=text.strip(), calls=[*found.calls, *calls]) if calls else found
 
 
 class _Search:
-    """The search for calls in a text: its position, and the calls found before it."""
+    """The state of a search for calls in a text."""
 
     def __init__(self, text: str, tools: Schemas, *, objects: bool) -> None:
         self.text = text
@@ -126,12 +128,12 @@ class _Search:
         self._tools = tools
         self._heads = _HEAD if objects else _LIST
         self._at = 0
-        """All text before it is in `around` or in `calls`."""
+        """The search's position: all text before it is in `around` or in `calls`."""
         self._tries = MAX_TRIES
         self._frame = ""
-        """The mark before a call whose counterpart has not come yet."""
+        """The code fence or bracket before a call whose closing counterpart has not come yet."""
         self._quoted = False
-        """Whether the last call was in quotes, or was a value of a field."""
+        """Whether the last call was in quotation marks, or was a field's value."""
 
     def run(self) -> None:
         at = 0
@@ -143,7 +145,10 @@ class _Search:
         self._outside(len(self.text))
 
     def _found(self, head: re.Match[str]) -> int | None:
-        """The place where the search goes on; None: nowhere, because the rest is one malformed call."""
+        """Handle a possible call, and return the position where the search continues.
+
+        None if the search ends, because the rest of the text is one malformed call.
+        """
         start = head.start()
         if self.text.startswith("[", start):
             return self._list(start)
@@ -178,7 +183,7 @@ class _Search:
         return self._call(start, end, pythonic)
 
     def _call(self, start: int, end: int, read: Body) -> int | None:
-        """Read the calls between two places."""
+        """Parse the calls between two positions, and return the position where the search continues."""
         if len(self.calls) >= MAX_CALLS:
             self._rest(start, f"{STRUCTURE}: more than {MAX_CALLS} calls")
             return None
@@ -203,7 +208,7 @@ class _Search:
         self.calls.append(malformed(self.text[start:], problem))
 
     def _outside(self, end: int) -> None:
-        """Add the text up to `end`. After a call, text that may be another call is a malformed one."""
+        """Add the text up to `end` to `around`, or to `calls` if it follows a call and may be another one."""
         between = self.text[self._at : end]
         if not self.calls:
             self.around.append(between)
@@ -216,7 +221,7 @@ class _Search:
 
 
 def _names(value: object, tools: Schemas) -> bool:
-    """Whether a value of JSON is a call of an offered tool. One with a description only defines a tool."""
+    """Whether a JSON value is a call of an offered tool. A value with a description only defines a tool."""
     if not isinstance(value, dict) or "description" in value:
         return False
     name = next((value[key] for key in _KEYS if key in value), None)
@@ -224,7 +229,7 @@ def _names(value: object, tools: Schemas) -> bool:
 
 
 def _is_other_json(text: str, tools: Schemas) -> bool:
-    """Whether a turn is one value of JSON, perhaps fenced, that is not a call."""
+    """Whether a turn is one JSON value, perhaps in a code fence, that is not a call."""
     body = text.strip()
     if body.startswith("```") and body.endswith("```"):
         body = body.removesuffix("```").partition("\n")[2].strip()
@@ -246,7 +251,7 @@ def _within(raw: str, tags: Tags, tools: Schemas) -> list[Call]:
 
 
 def _closed(text: str, start: int) -> int | None:
-    """The place behind the bracket that closes the one at `start`; None: there is none."""
+    """The position after the bracket that closes the bracket at `start`; None if there is none."""
     depth = 0
     for piece in _PIECE.finditer(text, start):
         if piece["quote"]:
@@ -258,7 +263,7 @@ def _closed(text: str, start: int) -> int | None:
 
 
 def _closing(text: str, end: int, opening: str) -> str:
-    """The counterpart of `opening` at `end`; empty if another text is there."""
+    """The closing counterpart of the fence or bracket in `opening`, at `end`; empty if it is not there."""
     at = end
     fence = "```" if "```" in opening else "`" if "`" in opening else ""
     for mark in ("]" if "[" in opening else "", fence):

@@ -1,6 +1,6 @@
-"""Values of arguments as model families write them: JSON, text that a tool's schema types, Python, Gemma's.
+"""Parses argument values as model families write them: JSON, text typed by a tool's schema, Python, Gemma's.
 
-Every function takes time in proportion to its text, and raises ValueError for text that it cannot read.
+Every function takes time in proportion to its text, and raises ValueError for text that it cannot parse.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any, Final
 from headway_coordinator.trajectory.calls import UNREADABLE, DuplicateNameError, Tool, once
 
 MAX_PYTHON: Final = 64 * 1024
-"""The most characters of Python that are parsed at once: the parser takes hundreds of bytes for each."""
+"""The most characters of Python that are parsed at once. The parser needs hundreds of bytes for each one."""
 DEEPEST: Final = 64
-"""Levels of nesting in Gemma's notation."""
+"""The most levels of nesting in Gemma's notation, and of references between schemas."""
 QUOTE: Final = '<|"|>'
-"""The mark before and after each string in Gemma 4's notation."""
+"""The quotation mark before and after each string in Gemma 4's notation."""
 LITERALS: Final[Mapping[str, bool | None]] = {
     "true": True,
     "false": False,
@@ -32,7 +32,7 @@ _NESTED: Final = frozenset({"object", "array"})
 DEFINITIONS: Final = ("$defs", "definitions")
 OPTIONS: Final = ("anyOf", "oneOf", "allOf")
 MAX_RESOLVED: Final = 10_000
-"""The most schemas that are followed for the tools of a turn. Definitions may refer to each other."""
+"""The most schemas that are visited to resolve the references of a turn's tools. References may be cyclic."""
 Schemas = Mapping[str, Mapping[str, Any]]
 """Tool -> the schema of each of its parameters."""
 
@@ -53,10 +53,13 @@ def schemas(tools: Sequence[Tool]) -> Schemas:
 
 
 def _resolved(schema: object, whole: Mapping[str, Any], left: Iterator[int], depth: int = 0) -> Any:
-    """A parameter's schema with the definitions that it refers to. Pydantic writes enums as such.
+    """A parameter's schema with its references resolved. For example, Pydantic writes enums as references.
 
     Args:
-        left: an item for each schema that may still be followed.
+        schema: the parameter's schema.
+        whole: the schema with the definitions.
+        left: has an item for each schema that may still be visited.
+        depth: number of references and options above this schema.
     """
     if not isinstance(schema, Mapping) or depth > DEEPEST or next(left, None) is None:
         return schema
@@ -75,9 +78,9 @@ def _resolved(schema: object, whole: Mapping[str, Any], left: Iterator[int], dep
 
 
 def typed(text: str, schema: object) -> Any:
-    """A value that was written without quotes: a string if the schema says so, else whatever it parses as.
+    """The value of text without quotes: a string if the schema says so, else the value that it parses as.
 
-    Text that does not parse stays a string. `broken` says whether a tool could use it.
+    Text that cannot be parsed stays a string. `broken` says whether a tool could use it.
     """
     kinds = _kinds(schema)
     if kinds == {"string"}:
@@ -109,7 +112,7 @@ def _refused(word: str) -> Any:
 
 
 def _kinds(schema: object) -> set[str]:
-    """Types that a schema allows; empty: any."""
+    """The types that a schema allows; empty if it allows any type, or its types are unknown."""
     if not isinstance(schema, Mapping):
         return set()
     kinds = schema.get("type")
@@ -136,7 +139,7 @@ _KINDS: Final[tuple[tuple[str, Callable[[object], bool]], ...]] = (
     ("array", lambda one: isinstance(one, list)),
     ("null", lambda one: one is None),
 )
-"""Each type of JSON, and whether a value has it."""
+"""Each JSON type, with a function that says whether a value has it."""
 
 
 def _fits(value: object, kinds: set[str]) -> bool:
@@ -145,10 +148,10 @@ def _fits(value: object, kinds: set[str]) -> bool:
 
 
 def tree(text: str) -> list[ast.expr]:
-    """Python expressions, one a line, parsed and never run.
+    """The Python expressions in a text, parsed and never run.
 
     Raises:
-        ValueError: the text has none, or is too long or too deep to be parsed.
+        ValueError: the text is not Python, has statements that are no expressions, or is too long or deep.
     """
     if len(text) > MAX_PYTHON:
         raise ValueError(f"{len(text)} characters are more than the {MAX_PYTHON} that are read as Python")
@@ -182,7 +185,7 @@ def written(text: str, nodes: Sequence[ast.expr]) -> list[str]:
 
 
 def python(text: str) -> Any:
-    """A literal of Python, or JSON's true, false or null.
+    """The value of a Python literal, or of JSON's true, false or null.
 
     Raises:
         ValueError: the text is not a literal.
@@ -194,10 +197,10 @@ def python(text: str) -> Any:
 
 
 def literal(node: ast.expr) -> Any:
-    """The value of an expression that calls and computes nothing.
+    """The value of an expression that is a literal, and so calls and computes nothing.
 
     Raises:
-        ValueError: it calls or computes something.
+        ValueError: the expression calls or computes something.
     """
     match node:
         case ast.Constant(value=str() | bool() | int() | float() | None as value):
@@ -233,10 +236,10 @@ _STRINGS: Final = json.JSONDecoder()
 
 
 def _unquoted(word: str) -> str:
-    """A word without quotes.
+    """The word itself, if it has no quotation marks.
 
     Raises:
-        ValueError: it has quotes, so nobody knows where it ends.
+        ValueError: the word has quotation marks, so its end is unclear.
     """
     if '"' in word or "'" in word:
         raise ValueError(f"a word has quotes that are not {QUOTE}")
@@ -247,7 +250,7 @@ _BLANKS, _KEY_ENDS, _VALUE_ENDS = re.compile(r"\s*"), re.compile(r"[:,{}\[\]]"),
 
 
 class _Gemma:
-    """A parser's position in a text."""
+    """A parser for Gemma's notation: a text, and the position in it."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -285,7 +288,7 @@ class _Gemma:
         return found
 
     def _json_string(self) -> str:
-        """A string as JSON writes it, which models write too."""
+        """A string in JSON's notation, which models sometimes write instead of Gemma's."""
         found, self.at = _STRINGS.raw_decode(self.text, self.at)
         return str(found)
 

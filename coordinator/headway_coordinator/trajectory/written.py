@@ -1,4 +1,4 @@
-"""Reads turns by a family's grammar, on the model's own chat template."""
+"""Parses sampled turns with a family's grammar. Lists the grammars of all families."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from headway_coordinator.trajectory.values import Schemas, schemas
 
 DSML: Final = "｜DSML｜"
 GRANITE_TEXT: Final = "<tool_call>"
-"""Granite 3.1 begins its calls with this, which is not a special token."""
+"""The text with which Granite 3.1 begins its calls. It is not a special token."""
 
 
 def _stray(*begins: str, whole: Sequence[str] = ()) -> re.Pattern[str]:
-    """See `Blocks.stray`.
+    """A pattern for `Blocks.stray`, which finds parts of a call outside of all blocks.
 
     Args:
-        begins: patterns that begin a call without the tag before it.
+        begins: patterns for the beginning of a call without the opening tag of its block.
         whole: tags within a call, or at its end.
     """
     return re.compile("|".join([*begins, f"(?P<whole>{'|'.join(map(re.escape, whole))})"]))
@@ -50,7 +50,7 @@ _JSON_CALLS: Final = json_calls()
 
 
 def _functools(raw: str, tags: Tags, tools: Schemas) -> list[Call]:
-    """Calls behind Phi-4's word and blanks, or without the word."""
+    """Parse Phi-4's calls as JSON, which may follow the word `functools` and white space."""
     word = _FUNCTOOLS.match(raw)
     if word is None:
         return _JSON_CALLS(raw, tags, tools)
@@ -58,7 +58,7 @@ def _functools(raw: str, tags: Tags, tools: Schemas) -> list[Call]:
 
 
 def _past_functools(text: str, begin: int, closing: str) -> int:
-    """See `notations.Past`."""
+    """A `notations.Past` for Phi-4's calls."""
     word = _FUNCTOOLS.match(text, begin)
     first = begin if word is None else word.end()
     end = past_json(text, first, closing)
@@ -329,12 +329,12 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
     ),
     Bare("pythonic"),
 )
-"""The order in which they are tried."""
+"""The grammars of all families, in the order in which they are tried."""
 BY_NAME: Final = {grammar.name: grammar for grammar in GRAMMARS}
 
 
 class Written:
-    """Reads sampled tokens by a grammar, with special tokens as text."""
+    """Parses sampled tokens with a grammar. Special tokens are decoded as text."""
 
     def __init__(self, tokenizer: Any, grammar: Grammar, stop_token_ids: Sequence[int]) -> None:
         self.name = grammar.name
@@ -343,7 +343,7 @@ class Written:
         self.stop_token_ids = list(stop_token_ids)
 
     def read(self, sampled: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Parsed:
-        """Read a turn; never fails."""
+        """Parse a turn. This never raises, whatever was sampled."""
         end = next((i for i, token in enumerate(sampled) if token in self._ends), len(sampled))
         text = self._text(sampled[:end])
         thinking, rest = reasoning.split(text, self._text(prompt[-reasoning.TAIL :]))
@@ -354,16 +354,16 @@ class Written:
             calls = [*calls, *more]
             if thinking and not rest:
                 calls = self._within(thinking, tools)
-        except UNREADABLE as error:  # a model may write anything, and no grammar may end an episode
+        except UNREADABLE as error:  # a model may write anything, and that must not end the episode
             content, calls = "", [malformed(rest, error)]
         for frame in getattr(self._grammar, "frames", ()):
             content = content.replace(frame, "")
         return Parsed(_answer(content, calls), thinking, calls)
 
     def _within(self, thinking: str, tools: Sequence[Tool]) -> list[Call]:
-        """Calls at the end of unfinished reasoning.
+        """Calls at the end of reasoning that has no closing tag, as malformed calls.
 
-        Nothing carries them out, but they are counted.
+        They are not carried out, but they are counted.
         """
         opening, closing = getattr(self._grammar, "opening", ""), getattr(self._grammar, "closing", "")
         if not opening or opening not in thinking:
@@ -382,7 +382,10 @@ class Written:
         return set(self.stop_token_ids)
 
     def force(self, tool: str | None) -> list[int] | None:
-        """Ids that begin a turn that calls `tool`, or any tool. None if there is no known way."""
+        """Token ids for the beginning of a turn that calls `tool`, or any tool.
+
+        None if it is unknown how this family begins a call.
+        """
         begun = self._grammar.any_tool if tool is None else self._grammar.named
         if begun is None:
             return None
@@ -393,10 +396,13 @@ class Written:
 
 
 def call_start(tokenizer: Any, reader: Reader, style: str | None, tool: str | None) -> list[int] | None:
-    """Ids that begin a call of `tool`, or of any tool, as `reader` reads it. None: there is no known way."""
+    """Token ids for the beginning of a call of `tool`, or of any tool, in the form that `reader` parses.
+
+    None if it is unknown how this family begins a call.
+    """
     return reader.force(tool) if isinstance(reader, Written) else forced(tokenizer, style, tool)
 
 
 def _answer(content: str, calls: Sequence[Call]) -> str:
-    """The text of a turn without the blank lines before its calls."""
+    """The text of a turn without blank first lines. If there are calls, all outer white space is removed."""
     return content.strip() if calls else content.lstrip("\n") if content.startswith("\n") else content
