@@ -1,1 +1,1 @@
-"""Evaluations, and the driver of a training job's validations."""
+"""Runs evaluation jobs, and the validations of training jobs."""

@@ -1,4 +1,4 @@
-"""The bounds of an evaluation's groups, and whether a budget has room for one of each kind."""
+"""The bounds of an evaluation's groups, and the check that a budget has room for one group of each kind."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from headway_coordinator.budget.worst import Bill, Limits
 
 @dataclass(frozen=True)
 class GroupKind:
-    """Groups with the same worst case: of one candidate, on rows or on the samples of one suite."""
+    """Groups with the same worst case: one candidate's groups on rows, or on the samples of one suite."""
 
     what: str
-    """Describes the kind."""
+    """The description of the kind in messages."""
     size: int
-    """Episodes of a group."""
+    """Number of episodes of a group."""
     bill: Bill
     limits: Limits
 
@@ -30,9 +30,9 @@ def episode_limits(spec: RLEvalJobSpec, context_length: int, suite: str | None) 
     """The bounds of a candidate's episode.
 
     Args:
-        spec: the job's.
-        context_length: most tokens of an episode; 0 for a candidate without rollout servers.
-        suite: name of the suite, for an episode of one of its samples.
+        spec: the job's spec.
+        context_length: the most tokens of an episode; 0 for a candidate without rollout servers.
+        suite: the suite's name, for an episode on one of its samples; None for an episode on a row.
     """
     of_suite = [each.sandbox.deadline_seconds for each in spec.suites if each.name == suite]
     return Limits(
@@ -44,11 +44,11 @@ def episode_limits(spec: RLEvalJobSpec, context_length: int, suite: str | None) 
 
 
 def kinds(job: EvalConfig, contexts: Mapping[str, int]) -> Iterator[GroupKind]:
-    """Every kind of group that the job plays. Kinds whose candidate has an unknown context are left out.
+    """Every kind of group that the job plays, except those of candidates with an unknown context length.
 
     Args:
-        job: its candidates resolved.
-        contexts: most tokens of an episode, by candidate that has rollout servers.
+        job: the job, with resolved candidates.
+        contexts: candidate with rollout servers -> the most tokens of an episode.
     """
     spec = job.spec
     for candidate in job.candidates:
@@ -68,10 +68,10 @@ def kinds(job: EvalConfig, contexts: Mapping[str, int]) -> Iterator[GroupKind]:
 
 
 def fits(budget: Budget, job: EvalConfig, contexts: Mapping[str, int]) -> str:
-    """Say that a group of every kind fits the budget, whatever follows.
+    """Check that the budget has room for a group of each kind. Returns the check's message.
 
     Each kind must be played in the end. If the budget has no room for one kind, the job cannot succeed, and
-    what it pays for the other kinds is lost.
+    the money for the other kinds is lost.
 
     Raises:
         JobError: `BudgetTooSmall`, with the smallest budget that fits all kinds.

@@ -1,7 +1,6 @@
-"""Prepares a candidate's measurement: tokenizer, context, and proof of its weights.
+"""Prepares a candidate's measurement: loads its tokenizer, its context length, and the proof of its weights.
 
-Everything here is read from the artifact store. A candidate that cannot be loaded is a `CandidateError`; the
-other candidates go on.
+If a candidate cannot be loaded, this raises a `CandidateError`, and the other candidates continue.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Readable:
-    """A model whose conversations can be rendered."""
+    """A model with its renderer, its context length and its chat template."""
 
     renderer: Renderer
     context_length: int
@@ -49,14 +48,14 @@ class Readable:
 
 
 def field_of(candidate: str, below: str) -> str:
-    """The path of a candidate's field, for messages."""
+    """The path of a candidate's field in the spec, for error messages."""
     return f"spec.candidates[{candidate}].{below}"
 
 
 def model_fields(name: str, spec: RLEvalJobSpec) -> tuple[str, str]:
-    """The fields that name a candidate's model and its context length.
+    """The fields of the spec that set a candidate's model and its context length.
 
-    A trained candidate, and the base beside it, have both from the training job.
+    A trained candidate, and the base model that is measured with it, take both from the training job.
     """
     asked = spec.asked(name)
     if asked.model is not None:
@@ -68,10 +67,10 @@ def model_fields(name: str, spec: RLEvalJobSpec) -> tuple[str, str]:
 def readable(
     candidate: ResolvedCandidate, spec: RLEvalJobSpec, first: ResetReply, store: Store, cache: Path
 ) -> Readable:
-    """Tokenizer and context of the model that the candidate's servers load. Blocking: run it in a thread.
+    """Load and check the model of a candidate that has rollout servers. Blocking: run it in a thread.
 
     Raises:
-        CandidateError: the model cannot be loaded or rendered, or an episode does not fit its context.
+        CandidateError: the model or its chat template cannot be used, or an episode does not fit the context.
     """
     with _faults_of(candidate, spec):
         found = _loaded(candidate, spec, store, cache)
@@ -87,10 +86,10 @@ def readable(
 
 
 def readable_models(job: EvalConfig, store: Store, cache: Path) -> dict[str, Readable]:
-    """The models of candidates with rollout servers, before any server is made. Blocking: run it in a thread.
+    """Candidate with rollout servers -> its model. Blocking: run it in a thread.
 
-    A candidate whose model cannot be loaded is absent, and fails by itself later. If a store or hub does not
-    answer, it is not asked for another model, because that would delay the job's start.
+    A candidate whose model cannot be loaded is absent, and fails later, when its servers would start. If the
+    store or the hub does not answer, no further model is loaded, because that would delay the job's start.
     """
     found: dict[str, Readable] = {}
     known: dict[tuple[str | None, str | None, int | None], Readable] = {}
@@ -116,10 +115,10 @@ def readable_models(job: EvalConfig, store: Store, cache: Path) -> dict[str, Rea
 
 
 def _loaded(candidate: ResolvedCandidate, spec: RLEvalJobSpec, store: Store, cache: Path) -> Readable:
-    """Tokenizer and context of a model.
+    """Load a model's tokenizer and context length.
 
     Raises:
-        JobError: it cannot be loaded or rendered.
+        JobError: the model cannot be loaded or rendered.
     """
     assert candidate.base is not None
     base, length = model_fields(candidate.name, spec)
@@ -132,14 +131,14 @@ def _loaded(candidate: ResolvedCandidate, spec: RLEvalJobSpec, store: Store, cac
 
 @contextmanager
 def _faults_of(candidate: ResolvedCandidate, spec: RLEvalJobSpec) -> Iterator[None]:
-    """Turn a permanent error of a candidate's model into the candidate's fault."""
+    """Turn a permanent `JobError` about a candidate's model into a `CandidateError`."""
     try:
         yield
     except JobError as error:
         if not error.permanent:
             raise
         ending, base = error.termination, model_fields(candidate.name, spec)[0]
-        # A fault in the model's own files names the field of a training job.
+        # An error about the model's own files names a field of a training job's spec, which this job lacks.
         field = base if ending.field is None or ending.field.startswith("spec.model.") else ending.field
         raise CandidateError(ending.reason, ending.message, field) from error
 
@@ -148,7 +147,7 @@ def manifest(candidate: ResolvedCandidate, store: Store) -> WeightsManifest:
     """The weights that the servers must hold for a candidate. Blocking: run it in a thread.
 
     Raises:
-        CandidateError: its weights are not stored, or servers cannot take them.
+        CandidateError: the candidate's weights are not stored, or reading them is not allowed.
     """
     if candidate.kind == "Model":
         assert candidate.base is not None
@@ -156,8 +155,8 @@ def manifest(candidate: ResolvedCandidate, store: Store) -> WeightsManifest:
     published = _published(candidate, store)
     if candidate.kind == "Adapter":
         return published
-    # Full weights are served as a separate model. The learner's log-probabilities prove that it is the right
-    # one.
+    # Full weights are served as a separate base model. The learner's log-probabilities of the canary prove
+    # that a server has loaded the right one.
     files = published.files if published.whole else []
     return WeightsManifest(
         version=published.version, kind="base", uri=published.uri, files=files, canary=published.canary
@@ -165,10 +164,10 @@ def manifest(candidate: ResolvedCandidate, store: Store) -> WeightsManifest:
 
 
 def check_template(candidate: ResolvedCandidate, found: Readable, store: Store) -> None:
-    """Check that a trained candidate is judged with the chat template that it was trained with.
+    """Check that a trained candidate is measured with the chat template that it was trained with.
 
-    An adapter takes the template from its base model, which may have changed since. Blocking: run it in a
-    thread. A run of an earlier version kept no template, and passes.
+    An adapter takes the template from its base model, which may have changed since. Runs of earlier versions
+    of Headway stored no template. For these, the check passes. Blocking: run it in a thread.
 
     Raises:
         CandidateError: `ChatTemplateDiffers`.
@@ -191,7 +190,7 @@ def check_template(candidate: ResolvedCandidate, found: Readable, store: Store) 
 
 
 def _published(candidate: ResolvedCandidate, store: Store) -> WeightsManifest:
-    """The manifest that the learner wrote with the weights."""
+    """The manifest that the learner published with the candidate's weights."""
     which, uri = field_of(candidate.name, "checkpoint"), candidate.uri or ""
     found = WEIGHTS_FOLDER.fullmatch(uri)
     if found is None:

@@ -1,4 +1,4 @@
-"""Runs a validation: the same rows at every step, as durable groups with a purpose of their own."""
+"""Runs a training job's validations: groups on the same held-out rows at every step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def due(step: int, *, every: int, at_start: bool, last: bool) -> bool:
 
 
 def plans(rows: Sequence[Row], step: int, size: int, sampling: Sampling, job_seed: int) -> list[Plan]:
-    """The groups of one validation, in file order."""
+    """The plans of one validation's groups, in the order of the rows in the file."""
     order = Order(rows=len(rows), seed=job_seed, shuffle=False)
     return [
         Plan(
@@ -38,7 +38,10 @@ def plans(rows: Sequence[Row], step: int, size: int, sampling: Sampling, job_see
 
 
 def standing(found: Iterable[GroupRecord]) -> list[GroupRecord]:
-    """The group that counts for each row, by group id: the last answered one, else the last that failed."""
+    """The group that counts for each row, in the order of group ids.
+
+    This is the last group that was answered, or the last one at all if none was.
+    """
     by_attempt = sorted(
         found, key=lambda group: max((episode.attempt for episode in group.episodes), default=-1)
     )
@@ -48,13 +51,13 @@ def standing(found: Iterable[GroupRecord]) -> list[GroupRecord]:
 
 
 def refused(groups: Sequence[GroupRecord]) -> bool:
-    """Whether some groups did not fit the budget of a job that begins nothing more."""
+    """Whether some groups were not played because the budget is exhausted, so no group begins any more."""
     found = (group.abandoned for group in groups)
     return any(why is not None and why.reason == "BudgetExhausted" for why in found)
 
 
 def complete(groups: Sequence[GroupRecord], rows: int) -> bool:
-    """Whether a validation of `rows` rows is over: each was tried, and at least one was answered."""
+    """Whether a validation of `rows` rows is over: each row was tried, and at least one was answered."""
     return len(groups) >= rows and any(group.scored for group in groups)
 
 
@@ -63,7 +66,7 @@ async def validate(
     have: Sequence[GroupRecord],
     run: Callable[[Plan], Coroutine[Any, Any, GroupRecord]],
 ) -> list[GroupRecord]:
-    """Run the missing groups. Returns all of them in order."""
+    """Run the groups in `wanted` that are not in `have`. Returns the groups of all plans, in order."""
     done = {group.group_id: group for group in have}
     async with asyncio.TaskGroup() as tasks:
         running = {

@@ -1,7 +1,7 @@
-"""Estimates what a whole evaluation will use and cost.
+"""Estimates what a whole evaluation will use and cost. An estimate has one of two bases.
 
-data        from rows, prompts and limits, once a sandbox has shown how an episode begins
-running     from the usage and the episodes so far, once a candidate has played two rows
+data        rows, prompts and limits, once a sandbox has shown how an episode begins
+running     the usage and the episodes so far, once a candidate has played two rows
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from headway_coordinator.ledger.segments import Ledger
 
 @dataclass(frozen=True)
 class EvaluationProgress:
-    """The progress of an evaluation at one moment."""
+    """The progress of an evaluation at one moment. A part is a candidate's groups on one section."""
 
     done: tuple[int, ...]
-    """Finished groups of each part."""
+    """Number of finished groups of each part."""
     left: tuple[int, ...]
-    """Groups left of each part; none for a candidate that has failed."""
+    """Number of groups left of each part; 0 for a candidate that has failed."""
     spent: Spent
 
 
 def section_starts(job: EvalConfig, rows: int) -> list[int]:
-    """First position of the job's own rows, and of the samples of each suite."""
+    """The first position of each section: of the job's own rows, and of the samples of each suite."""
     sizes = [rows, *(suite.limit for suite in job.spec.suites)]
     return [0, *accumulate(sizes[:-1])]
 
@@ -64,11 +64,11 @@ def done_of(
     """The number of finished groups of each part.
 
     Args:
-        parts: the job's.
-        numbers: of each part, the number of its section.
-        starts: first position of each section.
-        state: how far each candidate has come.
-        billed: ids of further finished groups that no candidate in `state` has.
+        parts: the job's parts.
+        numbers: the number of each part's section.
+        starts: the first position of each section.
+        state: the state with each candidate's tries.
+        billed: ids of further finished groups, which no candidate in `state` has yet.
     """
     names = {part.candidate for part in parts}
     known = [(name, position) for name in names for position in state.candidates[name].tries]
@@ -78,7 +78,7 @@ def done_of(
 
 
 class EvalEstimates(Estimates[None]):
-    """The estimates of one evaluation. `look` runs in a thread; the rest on the event loop."""
+    """The estimates of one evaluation. `look` runs in a thread, and other methods on the event loop."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class EvalEstimates(Estimates[None]):
         tariff: Callable[[], Tariff],
         previous: st.Estimate | None,
     ) -> None:
-        """`tariff`: the job's current prices. `previous`: the estimate in a predecessor's status."""
+        """`tariff` returns the job's current prices. `previous` is the estimate in a predecessor's status."""
         super().__init__(layout, store, ledger, tariff, previous)
         self._job = job
         self._parts: list[Part] = []
@@ -105,12 +105,12 @@ class EvalEstimates(Estimates[None]):
     def before(self, rows: int, known: Mapping[str, Opening], why: str = "") -> None:
         """Estimate from data and limits alone, unless a predecessor has done so.
 
-        Call it before the ledger is read. Blocking.
+        Call this before the ledger is read. Blocking.
 
         Args:
-            rows: rows of spec.data that are measured.
-            known: what is known of each candidate.
-            why: why no more is known.
+            rows: number of rows of spec.data that are measured.
+            known: candidate -> what is known about the beginning of its episodes.
+            why: why nothing is known about other candidates.
         """
         self._parts, self._why = parts_of(self._job, rows, known), why
         suites = [None, *(suite.name for suite in self._job.spec.suites)]
@@ -126,7 +126,7 @@ class EvalEstimates(Estimates[None]):
             self._tally.fresh.clear()
 
     def progress(self, state: EvalState) -> EvaluationProgress:
-        """The job's progress. A billed group is not left, even if its candidate does not have it yet."""
+        """The job's progress. A billed group counts as done even if its candidate does not have it yet."""
         with self._learning:
             fresh = self._tally.fresh
             fresh -= {
@@ -142,12 +142,12 @@ class EvalEstimates(Estimates[None]):
         return EvaluationProgress(tuple(done), tuple(left), spent)
 
     def look(self, at: EvaluationProgress) -> Made | None:
-        """Estimate again; None if no candidate exists.
+        """Make a new estimate; None if there is nothing to estimate, because no candidate exists.
 
-        Runs in a thread, because intervals of many groups take time.
+        Run this in a thread, because intervals of many groups take time.
 
         Args:
-            at: the job's progress when this was asked for.
+            at: the job's progress when the estimate was requested.
         """
         if not self._parts:
             return None
@@ -166,11 +166,14 @@ class EvalEstimates(Estimates[None]):
         return self._as_made(found, data.time if data else datetime.now(UTC))
 
     def show(self, found: Made | None) -> None:
-        """Show the result of a look. It runs on the event loop, so that an abandoned look shows nothing."""
+        """Publish the result of `look`.
+
+        This runs on the event loop, so the result of an abandoned `look` is never published.
+        """
         self._looked = found
 
     def _paces(self) -> dict[str, float]:
-        """Seconds from one group to the next, by unit, for the units where it is known."""
+        """Unit -> seconds from the end of one group to the end of the next, for units where it is known."""
         longest, found = float(self._job.spec.rollout.timeout_seconds), {}
         for unit in sorted({part.unit for part in self._parts}):
             names = {part.candidate for part in self._parts if part.unit == unit}
@@ -179,9 +182,6 @@ class EvalEstimates(Estimates[None]):
         return found
 
     def newest(self, of: None = None) -> Made | None:
-        """The estimate of the last look.
-
-        Groups may have ended since. An estimate below the bill is raised to the bill.
-        """
+        """The last estimate. If the bill has passed it since, the estimate is raised to the bill."""
         found = self._looked or self._made.get("Data")
         return None if found is None else no_less(found, self._tariff().cost(self._ledger.used()))

@@ -1,8 +1,9 @@
 """Decides what to do with a candidate whose episodes all fail. Pure.
 
-While no candidate has an answered row, either the candidate is at fault or what all candidates share. Another
-candidate that can still be measured may tell. So the failing one is put off: the rest of its rows is measured
-after the others. If no other candidate can tell, the job ends.
+While no candidate has an answered row, the fault may be in the candidate, or in something that all candidates
+share. If another candidate can still be measured, its result will show which. So the failing candidate is put
+off: the rest of its rows is measured after the other candidates. If no other candidate can show it, the job
+ends.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from headway_coordinator.recurring import AGENT_FAILED, AGENT_HANGS, Recurring, 
 Verdict: TypeAlias = Literal["go on", "put off"] | JobError | CandidateError
 """What to do with the candidate. An error ends the job, or the candidate alone."""
 OF_AGENTS: Final = (AGENT_FAILED, AGENT_HANGS)
-"""Causes that a model may have, also before its first turn."""
+"""Causes for which a model may be to blame, even before its first turn."""
 GO_ON: Final = "go on"
 PUT_OFF: Final = "put off"
 
@@ -34,19 +35,21 @@ def after_episode(
     cause: Cause | None,
     sampled_by: SampledBy,
 ) -> Verdict:
-    """Decide after an episode.
+    """Decide what to do after an episode.
 
     Args:
-        candidate: whose episode it was.
+        state: the state of all candidates.
+        candidate: the candidate that played the episode.
         faults: why episodes of all candidates failed.
         record: the episode.
-        cause: the part of the job that failed in it.
+        cause: the part of the job that failed in the episode; None if none did.
+        sampled_by: as `GroupRecord.sampled_by`.
     """
     found = faults.fatal_cause
     if found is None or candidate.stage != "Running":
         return GO_ON
-    # Before its first turn, a model has caused nothing in the environment. An agent may have waited for it. A
-    # rescored run samples no turn.
+    # A fault before the first turn is not the model's, so it concerns all candidates. There are two
+    # exceptions: an agent may fail because it waits for the model, and a rescored episode samples no turn.
     by_it = cause is not None and alike(cause) == alike(found.cause) and cause.reason not in OF_AGENTS
     shared = by_it and not record.turns and sampled_by != "nobody"
     own = candidate.faults.fatal_cause
@@ -60,15 +63,17 @@ def after_episode(
 def after_lost_rows(
     state: EvalState, candidate: CandidateState, faults: Recurring, group: GroupRecord, sampled_by: SampledBy
 ) -> Verdict:
-    """Decide after `LOST_LIMIT` rows of a running candidate were lost in a row.
+    """Decide what to do after a running candidate has lost `LOST_LIMIT` consecutive groups.
 
-    It fails alone if its endpoint or its suite is to blame, or if others get answers. An endpoint is not to
-    blame for a known cause.
+    Only this candidate fails if its endpoint or its suite is to blame, or if other candidates get answers. An
+    endpoint is not to blame if another cause is known.
 
     Args:
-        candidate: whose rows they are.
+        state: the state of all candidates.
+        candidate: the candidate that played the groups.
         faults: why episodes of all candidates failed.
-        group: the last one.
+        group: the last of the groups.
+        sampled_by: as `GroupRecord.sampled_by`.
     """
     if faults.worst_cause() is not None and (cause := candidate.faults.worst_cause()) is not None:
         if state.others_may_tell(candidate):
@@ -87,11 +92,13 @@ def after_lost_rows(
 
 
 def nothing_scored(state: EvalState, faults: Recurring) -> JobError | None:
-    """Why a job ends that has measured all rows, if none was scored.
+    """The error that ends a job without any scored row, after all rows were measured; None if there is none.
 
-    It ends with the cause, if one is known. Otherwise the next process retries the rows of rollout servers.
+    The error has the cause, if one is known. Otherwise it is not permanent, so the next process retries the
+    rows of candidates with rollout servers.
 
     Args:
+        state: the state of all candidates.
         faults: why episodes of all candidates failed.
     """
     unscored = [candidate for candidate in state.candidates.values() if candidate.ended_unscored]

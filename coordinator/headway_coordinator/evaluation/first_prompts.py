@@ -1,4 +1,4 @@
-"""The length of candidates' first prompts, by their own chat templates and tokenizers."""
+"""Measures the length of each candidate's first prompts, with its own chat template and tokenizer."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from headway_coordinator.evaluation.candidates import Readable
 def openings(
     job: EvalConfig, first: ResetReply, models: Mapping[str, Readable], rows: Sequence[Row]
 ) -> dict[str, Opening]:
-    """What is known of each candidate of an evaluation before it has played. Blocking.
+    """Candidate -> what is known about the beginning of its episodes before it has played. Blocking.
 
     Args:
-        job: its candidates resolved.
-        first: how an episode of the first row begins.
-        models: the loaded models, by candidate.
-        rows: those that are measured.
+        job: the job, with resolved candidates.
+        first: how the environment begins an episode of the first row.
+        models: candidate -> its loaded model.
+        rows: the rows that are measured.
     """
     sizes = {id(model.renderer): size_of(model.renderer) for model in models.values()}
     known = {name: Known(sizes[id(model.renderer)], model.context_length) for name, model in models.items()}

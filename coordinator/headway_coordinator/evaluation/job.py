@@ -56,9 +56,9 @@ from headway_coordinator.sandboxes import Broker, pool_of
 from headway_wire.listening import listening
 
 COMPARE_SECONDS: Final = 3.0
-"""The minimum pause between two comparisons of the tries."""
+"""The minimum pause, in seconds, between two comparisons of the candidates."""
 REST_FOR_EACH: Final = 9.0
-"""Seconds of pause for each second of the last comparison, because intervals of many tries cost CPU time."""
+"""Seconds of pause for each second that the last comparison took: intervals of many tries cost CPU time."""
 _log = logging.getLogger(__name__)
 
 
@@ -85,8 +85,8 @@ class EvalCoordinator(Process):
         self.job = job
         self.spec = job.spec
         self._previous = previous or st.RLEvalJobStatus()
-        """The predecessor's status, shown until this process knows as much. The operator deletes servers that
-        the status does not list as needed."""
+        """The predecessor's status. Its values are shown until this process knows new ones, because the
+        operator deletes servers that the status does not list as needed."""
         self._conditions = [each for each in self._previous.conditions if each.type not in OF_BUDGET]
         super().__init__(
             job,
@@ -123,14 +123,14 @@ class EvalCoordinator(Process):
         """Whether the results cover all rows and are written."""
 
     def status(self) -> st.RLEvalJobStatus:
-        """Everything this process owns of `.status`."""
+        """The part of `.status` that the coordinator owns."""
         finished = self._final or status_writer.has_report(self._previous)
         found = st.RLEvalJobStatus(
             preflight=self._preflight,
             artifacts=projections.artifacts(self.layout, finished=finished, paged=self._paged),
         )
         compared, before = self._compared, self._previous
-        # Merged, so that a condition keeps the time of its last change instead of this write.
+        # Merged, so that an unchanged condition keeps the time of its last change.
         fresh = projections.gate_passed(self.spec, compared, self._final, self._conditions)
         fresh += projections.healthy(self._conditions, self._faults.standing)
         self._conditions = merge(self._conditions, fresh)
@@ -185,7 +185,7 @@ class EvalCoordinator(Process):
         first = await runner.environment(rows[0], broker, start_number, suites, judges)
         known = await self._blocking(first_prompts.openings, self.job, first, models, rows)
         why = prompts.unknown(self.job, models)
-        del models  # tokenizers are large, and units have their own
+        del models  # tokenizers are large, and units load their own
         await self._blocking(self._estimates.before, len(rows), known, why)
         self._status.changed()
         self._background(stack, self._follow_prices())
@@ -231,7 +231,7 @@ class EvalCoordinator(Process):
         first: ResetReply,
         judges: Judges,
     ) -> Units:
-        """What measures the candidates."""
+        """The factory of the units that measure the candidates."""
         return Units(
             self.job,
             evaluation.state,
@@ -252,7 +252,7 @@ class EvalCoordinator(Process):
         )
 
     async def _measure(self, stack: AsyncExitStack, evaluation: Evaluation, units: Sequence[Unit]) -> None:
-        """Measure every row. Comparisons of fewer rows end with it, so the results of all rows are final."""
+        """Measure every row, then finish. Comparisons of partial results stop first, so the last is final."""
         looking = self._background(stack, self._compare_again(evaluation))
         await evaluation.run(units)
         looking.cancel()
@@ -260,7 +260,7 @@ class EvalCoordinator(Process):
         await self._finish(evaluation)
 
     def _names(self) -> Iterator[str]:
-        """Candidates in the order of the spec."""
+        """The names of all candidates, resolved or not, in the order of the spec."""
         known = {candidate.name for candidate in self.job.candidates} | self.job.unresolved.keys()
         return (name for name in self.spec.candidate_names if name in known)
 
@@ -268,7 +268,7 @@ class EvalCoordinator(Process):
         """Write the results and the final status. The gate and the candidates decide how the job ends.
 
         Raises:
-            JobError: `CandidateFailed` or `GateNotPassed`: the results are valid anyway.
+            JobError: `CandidateFailed` or `GateNotPassed`. The results are still valid.
         """
         compared = self._compared = await self._compare(evaluation, None)
         await self._count_last()
@@ -277,7 +277,7 @@ class EvalCoordinator(Process):
         run = self._run_of(evaluation)
         written = await self._blocking(results.write, self._store, self.layout, run, compared)
         self._final = True
-        self._status.changed()  # the operator then allows `FINISHING_SECONDS` beyond the deadline
+        self._status.changed()  # once it sees this, the operator allows `FINISHING_SECONDS` past the deadline
         await self._write_page(self._decoder)
         await self._track(written)
         await self._write_final_status()
@@ -286,7 +286,7 @@ class EvalCoordinator(Process):
             raise error
 
     async def _track(self, written: results.Written) -> None:
-        """Log to MLflow, if the spec asks for it, for up to `TRACKING_SECONDS`."""
+        """Log the results to MLflow, if the spec asks for it. Give up after `TRACKING_SECONDS`."""
         wanted = self._store, self.layout, written, self._show_run
         try:
             await within(TRACKING_SECONDS, results.track, *wanted)
@@ -295,21 +295,21 @@ class EvalCoordinator(Process):
             logs.event(_log, "mlflow-failed", level=logging.WARNING, error=text)
 
     def _show_run(self, run: st.MlflowRun) -> None:
-        """Show the job's run in MLflow. May be called from another thread."""
+        """Show the job's MLflow run in the status. This may be called from another thread."""
         self._tracked = run
 
     def _decoder(self) -> Decode | None:
-        """Text of the token ids of every candidate; None if they belong to several models."""
+        """A function that decodes token ids as text; None if the candidates have different models."""
         models = readable_models(self.job, self._store, self._cache) if self.job.model else {}
         return next((model.renderer.text for model in models.values()), None)
 
     def _run_of(self, evaluation: Evaluation) -> results.Run:
-        """The run that the results describe."""
+        """The finished run, for writing the results."""
         estimate = self._estimates.report(self._usage())
         return results.Run(self.job, evaluation.state, self._ledger.days, self._book, estimate)
 
     async def _compare_again(self, evaluation: Evaluation) -> None:
-        """Compare the tries so far after each change, off the event loop."""
+        """Compare the candidates again after each change, in a thread, until cancelled."""
         while True:
             await self._stale.wait()
             self._stale.clear()
@@ -328,7 +328,8 @@ class EvalCoordinator(Process):
         """Compare the candidates by their tries.
 
         Args:
-            compared: measures whose differences are computed; None: all.
+            evaluation: has the tries.
+            compared: the measures whose differences are computed; None: all.
         """
         return await asyncio.to_thread(
             compare_all,
@@ -342,12 +343,12 @@ class EvalCoordinator(Process):
         )
 
     def _moved(self) -> None:
-        """Note progress of the job."""
+        """Request another comparison and a new status, because the evaluation has changed."""
         self._stale.set()
         self._status.changed()
 
     def _apply(self, update: status_writer.JobUpdate) -> None:
-        """Apply what the operator reports: it may have given up servers, and only their candidates fail."""
+        """Apply an update from the operator: candidates whose servers it has given up fail."""
         if self._evaluation is not None:
             for name, (reason, message) in update.lost.items():
                 self._evaluation.lose(name, reason, message)

@@ -1,6 +1,7 @@
 """The rows and samples that each candidate is measured on: the job's dataset, then its suites. Pure.
 
-A position means the same row or sample in every process of the job. So seeds and group ids depend on it.
+A position means the same row or sample in every process of the job. So seeds and group ids are derived from
+the position.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from headway_api.spec.evaluation import RLEvalJobSpec
 
 @dataclass(frozen=True)
 class Measured:
-    """A row or a sample."""
+    """A row of the dataset, or a sample of a suite."""
 
     row: Row
-    """The start of its episodes."""
+    """The row that the environment's reset gets."""
     size: int
-    """Tries."""
+    """The number of tries."""
     task: str = ""
     cluster: str | None = None
-    """The row's value in the column of clusters."""
+    """The row's value in the cluster column."""
     suite: str | None = None
     """The suite of a sample; None for a row of the job's own dataset."""
     row_id: str = ""
@@ -49,5 +50,5 @@ def _samples(spec: RLEvalJobSpec) -> Iterator[Measured]:
 
 
 def _text(row: Mapping[str, Any], column: str | None) -> str | None:
-    """A row's value in a column of names."""
+    """A row's value in a column, as text; None if the spec names no column."""
     return None if column is None else str(row[column])

@@ -1,4 +1,4 @@
-"""An evaluation as status and metrics show it: projections of its state, never a source."""
+"""Projects an evaluation's state onto the status and the metrics. Nothing reads its state back from them."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _result(
 
 
 def message(candidate: CandidateState, unpriced: Sequence[str]) -> str:
-    """Why a candidate failed, what its measures lack, and whether tools answer otherwise than in its run."""
+    """Why a candidate failed, what its measures lack, and whether rescored tool calls had other answers."""
     tries = candidate.all_tries
     missing = gaps(candidate.dropped, uncounted(tries), unpriced)
     sentences = [*([candidate.message] if candidate.message else ()), *missing, *otherwise(differing(tries))]
@@ -111,7 +111,7 @@ def message(candidate: CandidateState, unpriced: Sequence[str]) -> str:
 
 
 def interval(found: Estimate | None) -> st.Interval | None:
-    """An estimate with its interval."""
+    """An estimate with its interval, in the status's form."""
     if found is None:
         return None
     return st.Interval(value=st.decimal(found.value), low=_decimal(found.low), high=_decimal(found.high))
@@ -131,7 +131,7 @@ def difference(name: str, found: Comparison) -> st.Difference | None:
 
 
 def in_a_line(found: Estimate) -> str:
-    """A value and half the width of its interval."""
+    """An estimate as text: the value and half the width of its interval, or why there is no interval."""
     if found.low is None or found.high is None:
         why = "every row alike" if found.why is Why.NO_SPREAD else "too few rows"
         return f"{found.value:.2f} ({why})"
@@ -139,7 +139,7 @@ def in_a_line(found: Estimate) -> str:
 
 
 def headline(spec: RLEvalJobSpec, found: Comparison) -> st.Headline | None:
-    """The gate's candidate; without a gate, the one with the best external score."""
+    """The candidate to show first, with its score: the gate's, or the best one if there is no gate."""
     name = spec.gate.candidate if spec.gate else found.best()
     if name is None or (score := found.estimate(name, HEADLINE)) is None:
         return None
@@ -157,11 +157,12 @@ def gate(found: Comparison, finished: bool) -> st.GateResult | None:
 def gate_passed(
     spec: RLEvalJobSpec, found: Comparison | None, finished: bool, before: Sequence[Condition] = ()
 ) -> list[Condition]:
-    """The condition GatePassed of a job with a gate; empty while a predecessor's verdict remains.
+    """The condition GatePassed of a job with a gate. Empty if an earlier verdict must stay as it is.
 
     Args:
+        spec: the job's spec.
         found: the latest comparison.
-        finished: it covers all rows.
+        finished: whether the comparison covers all rows.
         before: the conditions so far.
     """
     if spec.gate is None:
@@ -178,7 +179,10 @@ def gate_passed(
 
 
 def healthy(before: Sequence[Condition], failing: Sequence[RecurringCause]) -> list[Condition]:
-    """The condition Healthy of a job whose episodes fail or have failed."""
+    """The condition Healthy: false while a fault of episodes recurs, and true once it no longer does.
+
+    Empty if no fault has ever recurred.
+    """
     kind = ConditionType.HEALTHY
     if failing:
         return [condition(kind, False, Reason.EPISODES_FAILING, causes_message(failing))]
@@ -188,7 +192,7 @@ def healthy(before: Sequence[Condition], failing: Sequence[RecurringCause]) -> l
 
 
 def artifacts(layout: Layout, *, finished: bool, paged: bool) -> st.EvalArtifacts:
-    """Where the results lie. `paged`: the report that people open was written."""
+    """The addresses of the results. `paged`: whether the report's HTML page has been written."""
     return st.EvalArtifacts(
         uri=layout.root,
         trajectories=f"{layout.root}/trajectories",
@@ -201,7 +205,7 @@ def artifacts(layout: Layout, *, finished: bool, paged: bool) -> st.EvalArtifact
 
 
 def samples(found: Comparison | None, state: EvalState | None) -> Iterator[Sample]:
-    """The measures by candidate and task, and the episodes by candidate."""
+    """Samples for Prometheus: measures by candidate and task, and rows and episodes by candidate."""
     if state is not None:
         for candidate in state.candidates.values():
             labels = {"candidate": candidate.name}

@@ -1,4 +1,4 @@
-"""Scores the episodes of an earlier run again: the same tool calls in a fresh sandbox, without sampling."""
+"""Scores the episodes of an earlier run again: repeats the tool calls in a new sandbox, without sampling."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def stored(name: str, asked: CandidateRescore, store: Store) -> Stored:
     Blocking: run it in a thread.
 
     Raises:
-        CandidateError: there is nothing readable in the folder.
+        CandidateError: the folder has no such episodes, or they cannot be read.
     """
     root, where = asked.uri.rstrip("/"), field_of(name, "rescore.uri")
     folder = f"{root}/trajectories/{_what(asked)}"
     try:
         uris = [uri for uri in written(store.list(folder), folder, GROUPS) if _is_asked(uri, asked)]
-        # The last one of a row counts, so an answered group comes after the others.
+        # The last episode for each key counts, so answered groups are read after unanswered ones.
         found = dict(_episodes(_unanswered(root, asked, store)))
         found |= _episodes(read_each(store, uris, spool.decode))
     except StoreDeniedError as error:
@@ -58,14 +58,14 @@ def stored(name: str, asked: CandidateRescore, store: Store) -> Stored:
 
 
 def _what(asked: CandidateRescore) -> str:
-    """The folder of the groups below the run's trajectories."""
+    """The folder with the groups, relative to the run's trajectories."""
     if asked.epoch is not None:
         return "train"
     return f"evaluation/{asked.candidate}" if asked.candidate is not None else f"validation/{asked.step:06d}"
 
 
 def _is_asked(uri: str, asked: CandidateRescore) -> bool:
-    """Whether a group belongs to the epoch, if the candidate names one. Epochs share a folder."""
+    """Whether a group belongs to the epoch that the candidate names, if any. Epochs share a folder."""
     return asked.epoch is None or uri.rpartition("/")[2].startswith(f"t{asked.epoch}-")
 
 
@@ -104,11 +104,11 @@ class Rescorer:
     reports_reward: bool
     """Whether the run's agent reported its own reward, which the environment uses."""
     own_loop: bool = False
-    """Whether the run's agent wrote the conversations itself. They may then begin with any message."""
+    """Whether the run's agent wrote the conversations itself. If so, they may begin with any message."""
     lost: set[str] = field(default_factory=set)
-    """Ids of the episodes whose record has only a failure, so that none is retried."""
+    """Ids of the episodes whose record has only a failure. They are not retried."""
     differing: dict[str, int] = field(default_factory=dict)
-    """Tool answers of an episode that differ from the recorded ones, by its id. `counted` takes them."""
+    """Episode id -> number of tool answers that differ from the recorded ones. `counted` removes entries."""
 
     async def play(self, context: EpisodeContext) -> AgentResult:
         """Run the recorded tool calls again, and have the environment judge the recorded conversation.
@@ -116,7 +116,7 @@ class Rescorer:
         Raises:
             AgentError: the recorded agent failed.
             InfraError: the record has only a failure of the platform.
-            CandidateError: the run has no such episode, or made it on another row.
+            CandidateError: the run has no such episode, or played it on another row.
         """
         before = self._recorded(context.session.episode_id)
         if before.outcome is Outcome.INFRA_ERROR:
@@ -150,7 +150,7 @@ class Rescorer:
         return record.model_copy(update=update)
 
     def environment_seed(self, job_seed: int, episode_id: str) -> int | None:
-        """The seed that the environment had in the run. None: the run has no such episode."""
+        """The seed that the environment had in the run; None if the run has no such episode."""
         if (before := self.episodes.get(_place(episode_id))) is None:
             return None
         asked = self.asked
@@ -183,7 +183,7 @@ class Rescorer:
 
 
 def _place(episode_id: str) -> tuple[int, int]:
-    """The row and the try of this job's episode, as keys of `Stored`."""
+    """The row and the try of an episode of this job, which are a key of `Stored`."""
     group_id, index, _ = episode_id.rsplit("-", 2)
     return position_of(group_id), int(index)
 
@@ -204,10 +204,10 @@ class RecordedCall(NamedTuple):
 
 
 def calls(episode: EpisodeRecord) -> Iterator[RecordedCall]:
-    """The executed tool calls, in order: those of the model that a tool message answers.
+    """The executed tool calls, in order. These are the model's calls that a tool message answers.
 
     Calls in the environment's first messages are examples, which no tool executed. Agents with their own loop
-    may use an id twice. The answers to an id belong to its calls in order.
+    may use an id twice. Then the first answer with the id belongs to the first call, and so on.
 
     Raises:
         InfraError: a recorded call's arguments are not a JSON object.

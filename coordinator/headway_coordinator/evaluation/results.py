@@ -34,7 +34,7 @@ from headway_coordinator.evaluation.state import EvalState
 from headway_coordinator.metrics import evaluations
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-"""The disk takes no more data."""
+"""Error numbers that say that the local disk accepts no more data."""
 _log = logging.getLogger(__name__)
 
 
@@ -47,7 +47,7 @@ class Run:
     days: Days
     book: PriceBook
     estimate: Mapping[str, Any] | None = None
-    """The estimated cost, for comparison with the actual one."""
+    """The estimated cost, for comparison with the actual cost."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,10 @@ class Written:
 
 
 def write(store: Store, layout: Layout, run: Run, found: Comparison) -> Written:
-    """Write everything beside the ledger and the trajectories.
+    """Write all results except the ledger and the trajectories, which exist already.
 
-    Blocking, and must be called outside an event loop. Writing it again is harmless. `report.json` is the
-    last file: if it exists, the others do too.
+    This blocks, and must be called outside an event loop. It may be called again. `report.json` is the last
+    file: if it exists, the others do too.
     """
     finished = _finished(run)
     report = document(finished, found)
@@ -90,14 +90,15 @@ def _finished(run: Run) -> Finished:
 
 
 def _log_of(store: Store, layout: Layout, run: Finished, standing: CandidateTries, found: Comparison) -> None:
-    """The Inspect log of one candidate. It only shows the trajectories, so a fault in it fails no job."""
+    """Write the Inspect log of one candidate. The log only shows trajectories, so its errors fail no job."""
     name, estimates = standing.name, found.estimates.get(standing.name, {})
     with ExitStack() as stack:
         try:
             path = Path(stack.enter_context(tempfile.TemporaryDirectory()), f"{name}.eval")
             inspect_log.write(path, run, standing, estimates, played(store, layout, standing))
         except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, OSError) as error:
-            # Only errors of the disk are final. The store may be unavailable, so its errors are retried.
+            # A full disk is only logged. Any other OSError may come from the store, which may be unavailable
+            # for a while. So it is raised, and the writing is retried.
             if isinstance(error, OSError) and error.errno not in FULL:
                 raise
             text = f"{type(error).__name__}: {error}"
@@ -107,7 +108,7 @@ def _log_of(store: Store, layout: Layout, run: Finished, standing: CandidateTrie
 
 
 def played(store: Store, layout: Layout, standing: CandidateTries) -> Iterator[PlayedEpisode]:
-    """The tries of a candidate with their episodes, by row. Each is read when it is needed."""
+    """The tries of a candidate with their episodes and discarded attempts, by row. Groups are read lazily."""
     by_episode = {each.episode_id: each for each in standing.tries}
     for group in _groups(store, layout, standing):
         for episode in group.episodes:
@@ -129,7 +130,7 @@ def _groups(store: Store, layout: Layout, standing: CandidateTries) -> Iterator[
 
 
 def _metrics(store: Store, layout: Layout, run: Finished, standing: CandidateTries) -> Metrics:
-    """A candidate's metrics in a validation's form, from the groups of its tries on the job's own rows."""
+    """A candidate's metrics on the job's own rows, with the same names as a validation's metrics."""
     spec = run.job.spec
     measure, agent = spec.evaluation, spec.agent
     found = [group for group in _groups(store, layout, standing) if group.suite is None]
@@ -138,9 +139,9 @@ def _metrics(store: Store, layout: Layout, run: Finished, standing: CandidateTri
 
 
 def track(store: Store, layout: Layout, results: Written, found: Callable[[MlflowRun], None]) -> None:
-    """Log to MLflow if the spec asks for it. `found` gets the job's run there, as soon as it exists.
+    """Log the results to MLflow if the spec asks for it. `found` is called once the job's MLflow run exists.
 
-    Blocking, as `write` is. Call it once `report.html` is written, because the run has it too.
+    This blocks, as `write` does. Call it after `report.html` is written, because the run gets that file too.
     """
     run = results.run
     wanted, job = run.job.spec.tracking.mlflow, run.job

@@ -1,8 +1,8 @@
-"""An evaluation's life: candidates side by side on the same rows, each group durable once it is done.
+"""Drives an evaluation: measures candidates on the same rows, and makes each group durable once it is done.
 
-a unit begins           when a place for its servers is free; candidates that need none begin at once
-rows are measured       in the order of the file, every candidate of a unit at a row before the next row. The
-                        samples of suites come after them, and are rows in every other respect
+a unit begins           when `parallelism` allows another set of servers; a unit without servers at once
+rows are measured       in the order of the file; all candidates of a unit play a row before the next row. The
+                        samples of suites come after the rows, and are treated like rows
 a group is done         once it is in the spool and in the ledger; a successor does not sample it again
 a place is free         once its group is sampled: the next group begins while the first is written
 a unit ends             when each of its candidates has every row, or has failed; its servers are released
@@ -53,7 +53,7 @@ from headway_coordinator.serial_executor import SerialExecutor
 from headway_coordinator.spool import Spool
 
 WRITING: Final = 8
-"""Sampled groups that may wait to be written while others are sampled in their places."""
+"""Number of sampled groups that may be written while other groups are sampled in their places."""
 _log = logging.getLogger(__name__)
 
 RunOfCandidate = Mapping[str, groups.Run]
@@ -67,21 +67,22 @@ class Unit:
     candidates: tuple[str, ...]
     sampled_by: Literal["servers", "endpoint", "nobody"]
     open: Callable[[], AbstractAsyncContextManager[RunOfCandidate]]
-    """Prepares the candidates' samplers. Candidates that cannot be measured are absent from the result, and
-    have failed."""
+    """Prepares the candidates for sampling, during a block. A candidate that cannot be measured fails, and is
+    absent from the result."""
     limiter: AdaptiveSemaphore
+    """Bounds the unit's episodes in flight."""
     server_set: int | None = None
-    """The set of rollout servers that it needs."""
+    """The number of the set of rollout servers that the unit needs; None: it needs none."""
     settled: Container[str] = ()
-    """Ids of its episodes that are permanently lost, as they were in the run that is scored again."""
+    """Ids of episodes that are not retried, because the rescored run has only a failure for them."""
     limits: Callable[[str, str | None], Limits] = lambda candidate, suite: NO_LIMITS
-    """The bounds of a candidate's episode; with a suite, of that suite's sample."""
+    """Candidate and suite -> the bounds of an episode. The suite is None for an episode on a row."""
     model: str | None = None
-    """As `GroupRecord.model`."""
+    """The value of `GroupRecord.model`."""
 
 
 class Evaluation:
-    """Drives one job. All of its state changes on the event loop only."""
+    """Drives one evaluation job. All of its state changes on the event loop only."""
 
     def __init__(
         self,
@@ -96,7 +97,7 @@ class Evaluation:
         faults: Recurring | None = None,
         budget: Budget | None = None,
     ) -> None:
-        """`faults` collects why episodes failed. `budget` lets groups begin."""
+        """`faults` collects why episodes failed. `budget` decides whether a group may begin."""
         self._spec = spec
         self._rows = rows
         self._measured = measured(spec, rows)
@@ -126,12 +127,12 @@ class Evaluation:
         return self._store.busy
 
     async def restore(self, server_sets: Iterable[int] = ()) -> None:
-        """Restore what a predecessor left: no answered group is sampled again, and all are billed.
+        """Restore a predecessor's groups: no answered group is sampled again, and all are billed.
 
-        `server_sets` are the predecessor's. They stay while there is something left to measure.
+        `server_sets` are the predecessor's sets of servers. They are kept while units need them.
 
         Raises:
-            JobError: `DatasetChanged`: the job began with other rows than there are now.
+            JobError: `DatasetChanged`: the rows have changed since the job began.
         """
         await self._require_same_rows()
         self.state.server_sets = set(server_sets)
@@ -148,7 +149,7 @@ class Evaluation:
         logs.event(_log, "restored", groups=self.state.groups_done)
 
     async def _require_same_rows(self) -> None:
-        """Require the rows that the job began with, because candidates are compared by row."""
+        """Raise an error if the rows have changed since the job began: candidates are compared by row."""
         mine = await asyncio.to_thread(digest, self._rows)
         if await self._store(self._spool.rows_digest, mine) != mine:
             text = (
@@ -167,9 +168,10 @@ class Evaluation:
         """Run until every candidate has every row, or has failed.
 
         Raises:
-            ExceptionGroup: with a JobError: `EpisodesFailing`, if no other candidate is answered;
-                `Superseded`; or the reason of a recurring fault, if no episode was scored.
-            JobError: `EpisodesFailing`: no candidate has a scored row, and nobody knows why.
+            ExceptionGroup: with a JobError. Its reason is `EpisodesFailing`, if no other candidate has
+                answers; `Superseded`; or the reason of a recurring fault, if no episode was scored.
+            JobError: no candidate has a scored row. The reason is that of a recurring fault, or
+                `EpisodesFailing` if no cause is known.
         """
         pending = [unit for unit in units if self._pending(unit)]
         had = self.state.server_sets & {unit.server_set for unit in pending}
@@ -188,7 +190,7 @@ class Evaluation:
                 tasks.create_task(self._unit(unit))
 
     def lose(self, name: str, reason: str, message: str) -> None:
-        """Fail a candidate whose servers were given up. Its results stay, and the others go on."""
+        """Fail a candidate whose servers the operator gave up. Its results stay, and the others continue."""
         candidate = self.state.candidates[name]
         if candidate.stage not in ("Pending", "Running"):
             return
@@ -206,8 +208,8 @@ class Evaluation:
         async with self._sets_at_once:
             self.state.server_sets.add(unit.server_set)
             self._moved()
-            # A stopped coordinator does not release them: its successor uses servers that have the models
-            # loaded. If the job is suspended or over, the operator deletes them anyway.
+            # A coordinator that is stopped here does not release the servers: its successor uses them, and
+            # the models are loaded already. If the job is suspended or over, the operator deletes them.
             await self._measure(unit)
             self.state.server_sets.discard(unit.server_set)
             self._moved()
@@ -228,11 +230,11 @@ class Evaluation:
         self._moved()
 
     def _end(self, candidate: CandidateState, *, may_retry: bool = False) -> None:
-        """End a candidate that has every row.
+        """End a candidate's measurement if it is running, or has every row already.
 
         Args:
-            candidate: its last row is done, or was done before.
-            may_retry: whether lost rows may be scored in another process.
+            candidate: the candidate.
+            may_retry: whether another process may score its lost rows.
         """
         has_all = len(candidate.tries) == self.state.wanted(candidate)
         if candidate.stage == "Running" or (candidate.stage == "Pending" and has_all):
@@ -242,9 +244,9 @@ class Evaluation:
                 self._failed(candidate, candidate.message)
 
     def _left(self, names: Sequence[str]) -> Iterator[tuple[CandidateState, int]]:
-        """What is left to measure, row by row.
+        """The candidates and positions that are left to measure, row by row.
 
-        It is decided as late as possible, because a candidate may fail.
+        Each is decided as late as possible, because a candidate may fail meanwhile.
         """
         for position in range(len(self._measured)):
             for candidate in map(self.state.candidates.__getitem__, names):
@@ -313,7 +315,7 @@ class Evaluation:
         )
 
     async def _keep(self, unit: Unit, candidate: CandidateState, group: GroupRecord) -> None:
-        """Make a group durable, then count it."""
+        """Make a group durable, count it, and act if the candidate has lost too many groups in a row."""
         if candidate.dropped:
             group = group.model_copy(update={"dropped": candidate.dropped})
         group = await self._store(self._spool.put_unless_superseded, group, self._start_number)
@@ -385,10 +387,10 @@ class Evaluation:
 
 
 async def _unless_lost(candidate: CandidateState, episode: Awaitable[EpisodeRecord]) -> EpisodeRecord:
-    """Run an episode, but only as long as something can sample it.
+    """Run an episode until it ends, or until the candidate's servers are given up.
 
     Raises:
-        CandidateError: the candidate was lost; its episode is ended.
+        CandidateError: the servers were given up, and the episode was cancelled.
     """
     running, lost = asyncio.ensure_future(episode), asyncio.ensure_future(candidate.lost.wait())
     try:

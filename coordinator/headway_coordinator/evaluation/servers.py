@@ -1,6 +1,7 @@
-"""A set of rollout servers, from before its pods exist until it is released: a fleet for each candidate.
+"""Manages a set of rollout servers, from before its pods exist until it is released.
 
-Each candidate has a weight slot of its own on the same servers, so all of them are sampled at the same time.
+Each candidate has a weight slot of its own on the same servers, and a fleet of its own that loads it. So all
+candidates are sampled at the same time.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from headway_coordinator.gateway.turns import Backend, TurnLimiter
 
 @dataclass(frozen=True)
 class Served:
-    """One candidate on its servers."""
+    """The fleet and the backend of one candidate with rollout servers."""
 
     fleet: Fleet
     backend: Backend
@@ -50,7 +51,7 @@ async def served(
             places = TurnLimiter(limiter.follower())
             backend = of_servers(model.renderer, fleet, model.context_length, timeout_seconds, places)
             found[name] = Served(fleet, backend)
-        for one in [*found.values()][:1]:  # they share the servers, so one look shows how full they are
+        for one in [*found.values()][:1]:  # all candidates share the servers, so one fleet shows the load
             running.append(tasks.create_task(Concurrency(http, key, one.fleet.router, limiter).run()))
         try:
             yield found

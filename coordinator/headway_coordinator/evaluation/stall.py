@@ -1,4 +1,4 @@
-"""Why an evaluation makes no progress: names the part that it waits for."""
+"""Finds out why an evaluation makes no progress: names the part that it waits for."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from headway_coordinator.stall import AFTER_SECONDS, STORE_SECONDS, Blocker
 def blocker(
     evaluation: Evaluation, fleets: Mapping[str, Fleet], pool: PoolState | str, episode_seconds: float
 ) -> Blocker:
-    """The part that has to move next, in its own words.
+    """The part that the evaluation most likely waits for, with that part's own message.
 
     Args:
         evaluation: the job.
-        fleets: of each candidate that has servers now.
+        fleets: candidate that has servers now -> its fleet.
         pool: the broker's answer, or why there is none.
-        episode_seconds: longest an episode may take.
+        episode_seconds: the most seconds that an episode may take.
     """
     if evaluation.store_busy > STORE_SECONDS:
         return Blocker("artifact store: a write has been under way for over a minute", AFTER_SECONDS)
@@ -43,7 +43,7 @@ def blocker(
 
 
 def idle(evaluation: Evaluation) -> Callable[[], float | None]:
-    """Seconds without progress; None if the job is over."""
+    """A function that returns the seconds without progress; None if the job is over."""
 
     def seconds() -> float | None:
         state = evaluation.state

@@ -1,4 +1,4 @@
-"""The state of an evaluation: `run` changes it; status and metrics show it."""
+"""The state of an evaluation. `run.py` changes it, and status and metrics show it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Stage = Literal["Pending", "Running", "Complete", "Failed"]
 
 @dataclass
 class CandidateState:
-    """One candidate. Its tries are kept, but not its groups, because those hold every token."""
+    """The state of one candidate. It keeps tries instead of groups, because groups hold every token."""
 
     name: str
     stage: Stage = "Pending"
@@ -31,56 +31,57 @@ class CandidateState:
     message: str | None = None
     """Why the candidate failed: the field and the fix."""
     tries: dict[int, list[Try]] = field(default_factory=dict)
-    """The final tries at each row, by the row's position."""
+    """Position of a row -> the final tries at the row."""
     days: Days = field(default_factory=dict)
     """The candidate's usage, by day and class, without questions to judges."""
     notes: Notes | None = None
-    """For an endpoint: what this process has learned about it."""
+    """For an endpoint: what this process has learned about the endpoint."""
     known_dropped: dict[str, str] = field(default_factory=dict)
-    """As `GroupRecord.dropped`, for all of its groups."""
+    """The entries of `GroupRecord.dropped` of all of the candidate's groups."""
     lost: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once nothing will sample for it any more. Its running episodes end then."""
+    """Set when the operator gives up the candidate's servers. Running episodes of the candidate end then."""
     lost_in_a_row: Counter[str | None] = field(default_factory=Counter)
-    """Consecutive groups without a scored episode, by suite; None: rows of the job's own dataset."""
+    """Suite -> number of consecutive groups without a scored episode. None: rows of the job's own dataset."""
     lost_newest: bool = False
-    """Whether nothing of its newest group could be scored."""
+    """Whether the candidate's newest group has no scored episode."""
     last_error: str = ""
-    """Why its last lost group has no score."""
+    """Why the candidate's last lost group has no score."""
     faults: Recurring = field(default_factory=Recurring)
-    """Why its episodes failed in this process."""
+    """Why the candidate's episodes failed in this process."""
     was_put_off: bool = False
-    """Whether it failed before any candidate had an answer. The rest of its rows comes after the others'."""
+    """Whether the candidate failed before any candidate had an answer. The rest of its rows is measured after
+    the other candidates."""
     ended_unscored: bool = False
-    """Whether it had its last row, and none was scored."""
+    """Whether the candidate has every row, and none of its own rows was scored."""
     may_retry: bool = False
-    """Whether another process may score its lost rows."""
+    """Whether another process may score the candidate's lost rows."""
     samples: int = 0
-    """How many samples of suites the candidate is measured on, besides the rows."""
+    """Number of samples of suites that the candidate is measured on, besides the rows."""
 
     def put_off(self) -> None:
-        """Measure the rest of its rows after the others."""
+        """Measure the rest of the candidate's rows after the other candidates."""
         self.stage, self.was_put_off = "Pending", True
         self.message = "its episodes fail; the rest of its rows is measured after the other candidates"
 
     def begin(self) -> None:
-        """Begin its measurement, or go on with it."""
+        """Begin the candidate's measurement, or continue it after it was put off."""
         if self.stage == "Pending":
             self.stage, self.message = "Running", None
             self.lost_in_a_row.clear()
 
     @property
     def own_rows_answered(self) -> bool:
-        """Whether it has an answered row of the job's own dataset."""
+        """Whether the candidate has an answered row of the job's own dataset."""
         return any(one.scored for one in self.own_tries)
 
     def count_lost(self, group: GroupRecord) -> None:
-        """Count a group, if it was lost."""
+        """Count a group if it was lost. A group with a scored episode resets the count."""
         self.lost_newest = group.unanswered
         lost = self.lost_in_a_row[group.suite] + 1 if group.unanswered else 0
         self.lost_in_a_row[group.suite] = lost
 
     def end(self) -> None:
-        """End its measurement after its last row."""
+        """End the candidate's measurement after its last row. It fails if none of its own rows was scored."""
         if self.own_rows_answered:
             self.stage = "Complete"
             return
@@ -90,16 +91,16 @@ class CandidateState:
 
     @property
     def may_tell(self) -> bool:
-        """Whether it may still show that what the candidates share works."""
+        """Whether the candidate may still get an answer, which shows that the parts that all share work."""
         failing = (
             self.was_put_off or self.lost_in_a_row[None] >= LOST_LIMIT or self.faults.fatal_cause is not None
         )
         return self.stage in ("Pending", "Running") and not failing
 
     def fail(self, reason: str, message: str) -> None:
-        """End its measurement; its results stay. The first reason is kept."""
+        """Fail the candidate. Its results stay. If it has failed before, the first reason is kept."""
         if self.stage != "Failed":
-            # Messages quote what others wrote, but status, report and log hold only UTF-8.
+            # Messages quote text of others, which may not be encodable as UTF-8, as the status requires.
             self.stage, self.reason, self.message = (
                 "Failed",
                 reason,
@@ -107,54 +108,54 @@ class CandidateState:
             )
 
     def lose(self, reason: str, message: str) -> None:
-        """Note that its sampler is permanently gone."""
+        """Fail the candidate because its servers are permanently gone, and end its running episodes."""
         self.fail(reason, message)
         self.lost.set()
 
     def fault(self, fault: CandidateError) -> None:
-        """Fail it because of a fault that names its field."""
+        """Fail the candidate with the reason and the message of `fault`."""
         self.fail(fault.reason, fault.sentence)
 
     @property
     def dropped(self) -> dict[str, str]:
-        """Parameters that the endpoint refused -> the replacement, or an empty string.
+        """Parameter that the endpoint refused -> the parameter sent instead, or an empty string.
 
-        Each group stores them, so they outlive this process.
+        Each group stores these, so that a restarted coordinator knows them.
         """
         return self.known_dropped | (self.notes.dropped if self.notes else {})
 
     @property
     def all_tries(self) -> list[Try]:
-        """Every final try, by row. Those of suites come last."""
+        """Every final try, by row. Tries at samples of suites come last."""
         return [one for position in sorted(self.tries) for one in self.tries[position]]
 
     @property
     def own_tries(self) -> list[Try]:
-        """Every final try without those of suites."""
+        """Every final try at a row of the job's own dataset."""
         return [one for one in self.all_tries if not one.place.suite]
 
     @property
     def answered(self) -> bool:
-        """Whether a try of it was scored, in this process or an earlier one."""
+        """Whether any try of the candidate was scored, in this process or an earlier one."""
         return any(one.scored for one in self.all_tries)
 
 
 @dataclass
 class EvalState(ProgressTime):
-    """The whole job. Changes on the event loop only."""
+    """The state of the whole job. It changes on the event loop only."""
 
     candidates: dict[str, CandidateState]
     rows: int
-    """Rows of the job's own dataset, on which each candidate is measured."""
+    """Number of rows of the job's own dataset that each candidate is measured on."""
     server_sets: set[int] = field(default_factory=set)
-    """Sets of rollout servers that are needed now."""
+    """Numbers of the sets of rollout servers that are needed now."""
     finished: bool = False
     in_flight: Counter[str] = field(default_factory=Counter)
-    """Episodes that hold a place now, by candidate."""
+    """Candidate -> number of its episodes that are running."""
     ended: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Episodes of this process that ended, by outcome and candidate."""
+    """(outcome, candidate) -> number of episodes that have ended in this process."""
     retried: Counter[str] = field(default_factory=Counter)
-    """Episodes that were started again after an InfraError, by candidate."""
+    """Candidate -> number of episodes that were retried after an InfraError."""
 
     def live(self) -> Iterator[CandidateState]:
         """Candidates that have not failed."""
@@ -162,14 +163,14 @@ class EvalState(ProgressTime):
 
     @property
     def failed(self) -> list[str]:
-        """Candidates that failed: not all of their rows are measured."""
+        """The names of candidates that have failed."""
         return [name for name, candidate in self.candidates.items() if candidate.stage == "Failed"]
 
     def others_are_answered(self, candidate: CandidateState) -> bool:
-        """Whether another candidate has answered rows.
+        """Whether another candidate has answered rows, and still gets answers if it is running.
 
-        A running candidate whose newest group is lost too proves nothing: what all candidates share may have
-        failed.
+        If the newest group of a running candidate is lost too, something that all candidates share may have
+        failed. So such a candidate does not count.
         """
         others = (other for other in self.candidates.values() if other is not candidate)
         return any(
@@ -177,7 +178,7 @@ class EvalState(ProgressTime):
         )
 
     def others_may_tell(self, candidate: CandidateState) -> bool:
-        """Whether no candidate has an answered row, and another may still get one."""
+        """Whether no candidate has an answered row yet, but another candidate may still get one."""
         others = (other for other in self.candidates.values() if other is not candidate)
         return not self.own_rows_answered and any(other.may_tell for other in others)
 
@@ -188,17 +189,17 @@ class EvalState(ProgressTime):
 
     @property
     def groups_done(self) -> int:
-        """Rows done, over all candidates."""
+        """Number of finished groups of all candidates, on rows and samples."""
         return sum(len(candidate.tries) for candidate in self.candidates.values())
 
     @property
     def groups_wanted(self) -> int:
-        """Rows to do for all candidates that have not failed, and rows done by the others."""
+        """Number of groups in all. A failed candidate counts only with its finished groups."""
         failed = (c for c in self.candidates.values() if c.stage == "Failed")
         return sum(map(self.wanted, self.live())) + sum(len(candidate.tries) for candidate in failed)
 
     def rows_of(self, candidate: CandidateState) -> int:
-        """How many rows of the job's own dataset are done."""
+        """The number of rows of the job's own dataset that the candidate has finished."""
         return sum(position < self.rows for position in candidate.tries)
 
     def wanted(self, candidate: CandidateState) -> int:

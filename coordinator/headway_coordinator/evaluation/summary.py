@@ -1,4 +1,4 @@
-"""The result of a finished validation in the artifact store. A restart reads it instead of the groups."""
+"""The stored result of a finished validation. A restarted coordinator reads it instead of the groups."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headway_coordinator.dataset import position_of
 
 
 class Summary(ValidationRecord):
-    """One validation, as a function of its groups. It replaces them while the store has exactly these."""
+    """The result of one validation. It may replace the groups if the store has exactly the same groups."""
 
     @classmethod
     def of(
@@ -27,11 +27,14 @@ class Summary(ValidationRecord):
         max_turns: int | None,
         named: Sequence[str] | None = None,
     ) -> Self:
-        """Sum up a validation's groups, one a row.
+        """Summarize a validation's groups, one group for each row.
 
         Args:
-            max_turns: see `metrics.evaluation`.
-            named: the task of each row.
+            step: the step that was validated.
+            groups: the groups.
+            measure: how success and pass@k are computed.
+            max_turns: as in `metrics.evaluation`.
+            named: the task of each row, if rows have tasks.
         """
         threshold = measure.success_threshold
         found = summarize(step, groups, threshold)
@@ -47,18 +50,21 @@ class Summary(ValidationRecord):
 
     @property
     def evaluation(self) -> Evaluation:
-        """The validation in a few numbers."""
+        """The most important numbers of the validation."""
         return Evaluation(**self.model_dump(include=set(Evaluation._fields)))
 
     def estimate(self) -> Estimate | None:
-        """The mean external score with its interval; None if no try has one. Computing it takes a while."""
+        """The mean external score with its interval; None if no try has a score.
+
+        The computation may take long, so run it in a thread.
+        """
         return of_rows(row.scores for row in self.rows.values())
 
     @property
     def scored(self) -> dict[int, list[float]]:
-        """The scores of every try, by row; or its rewards, if the environment gives no score."""
+        """Row -> the external scores of its tries, or their rewards if the environment gives no scores."""
         return {position_of(group): row.scores or row.rewards for group, row in self.rows.items()}
 
     def covers(self, groups: Collection[str]) -> bool:
-        """Whether it was made of exactly the stored groups with these ids."""
+        """Whether the result was computed from exactly the groups with these ids."""
         return set(groups) == set(self.rows)

@@ -1,4 +1,4 @@
-"""Prepares each kind of candidate: on the job's servers, at an endpoint, or from a stored run."""
+"""Prepares each kind of candidate: on rollout servers, at an endpoint, or from a stored run."""
 
 from __future__ import annotations
 
@@ -63,15 +63,15 @@ _log = logging.getLogger(__name__)
 
 
 class Nobody:
-    """Remembers nothing between turns."""
+    """The `Sessions` of rescored episodes, for which no server has a session."""
 
     def forget(self, session: str) -> None:
-        """Do nothing, because nothing was kept."""
+        """Do nothing, because there is no session."""
 
 
 @dataclass
 class Units:
-    """Makes the units of one job. It closes what it opens."""
+    """Makes the units of one job. Each unit closes whatever it has opened."""
 
     job: EvalConfig
     state: EvalState
@@ -81,35 +81,35 @@ class Units:
     cache: Path
     broker: Broker
     first: ResetReply
-    """How the environment begins a row. The context must hold it."""
+    """How the environment begins the first row. Each candidate's context must have room for it."""
     server: GatewayServer
     """The gateway that agents outside this process call."""
     addresses: GatewayAddresses
     discover: Callable[[int], Discover]
     changed: Callable[[], None] = lambda: None
     suites: Mapping[str, Broker] = field(default_factory=dict)
-    """The broker of each suite's sandboxes."""
+    """Suite -> the broker of its sandboxes."""
     faults: Recurring = field(default_factory=Recurring)
     """Collects why episodes failed."""
     judges: Judges = field(default_factory=Judges)
     """The judges that the environment's reward and score may ask."""
     budget: Budget = field(default_factory=unbounded)
-    """What the job may use."""
+    """The limits on the job's usage."""
     contexts: dict[str, int] = field(default_factory=dict)
-    """The most tokens of an episode, by candidate that has servers."""
+    """Candidate that has servers -> the most tokens of an episode."""
     endpoints: Path = field(
         default_factory=lambda: Path(os.environ.get(names.ENV_ENDPOINTS, names.ENDPOINTS_DIR))
     )
     """The folder with the tokens of endpoints."""
     fleets: dict[str, Fleet] = field(default_factory=dict)
-    """The fleet of each candidate that has servers now."""
+    """Candidate that has servers now -> its fleet."""
 
     @property
     def _spec(self) -> RLEvalJobSpec:
         return self.job.spec
 
     def all(self) -> Iterator[Unit]:
-        """Every unit: one for each set of servers, and one for each other candidate."""
+        """All units: one for each set of servers, and one for each candidate without servers."""
         concurrency = self._spec.rollout.max_concurrency
         for number, members in sorted(self.job.server_sets.items()):
             limiter = AdaptiveSemaphore(concurrency)
@@ -132,11 +132,11 @@ class Units:
                 yield Unit((asked.name,), "nobody", opened, again, settled=lost, limits=self._limits)
 
     def _limits(self, candidate: str, suite: str | None) -> Limits:
-        """The bounds of a candidate's episode; with a suite, of that suite's sample."""
+        """The bounds of a candidate's episode on a row, or on a sample of `suite`."""
         return episode_limits(self._spec, self.contexts.get(candidate, 0), suite)
 
     def _rules(self, backend: Backend | None = None) -> Rules:
-        """The spec's rules for every episode. `backend` answers its turns."""
+        """The spec's rules for every episode. `backend` answers the episodes' turns, if any are sampled."""
         low, high = self._spec.reward.range
         sandbox = self._spec.environment.sandbox.deadline_seconds
         bounded = self._spec.agent.turn_limit is None
@@ -168,7 +168,7 @@ class Units:
         return live
 
     def _sampler(self, suite: Suite, backend: Backend, sessions: Sessions) -> Episodes:
-        """Runs samples of a suite."""
+        """The runner of episodes on samples of a suite."""
         seconds, task = suite.sandbox.deadline_seconds, field_of(suite.name, "task")
         token_limit = partial(self._max_tokens, backend)
         rules = Rules(self._spec.rollout.timeout_seconds, seconds, BOUNDS, task, token_limit)
@@ -205,12 +205,12 @@ class Units:
                     del self.fleets[name]
 
     async def _prepared(self, candidate: ResolvedCandidate) -> tuple[Readable, WeightsManifest]:
-        """Load what a candidate needs.
+        """Load a candidate's tokenizer, context length and manifest of weights.
 
-        A hub that does not answer is retried while the other candidates go on.
+        If the hub or the store does not answer, this retries.
 
         Raises:
-            CandidateError: it cannot be loaded, or not within `spec.pendingDeadlineSeconds`.
+            CandidateError: the model cannot be loaded, or not within `spec.pendingDeadlineSeconds`.
         """
         ends = time.monotonic() + self._spec.pending_deadline_seconds
         while True:
@@ -255,7 +255,7 @@ class Units:
                     fleet, wanted = found[name].fleet, partial(self._is_wanted, name)
                     await proven(field, fleet, wanted, patience, served_since)
                 except CandidateError:
-                    # Weights may have been deleted since they were looked up, and this says so.
+                    # The weights may have been deleted meanwhile. If so, this raises the clearer error.
                     await asyncio.to_thread(candidates.manifest, self._resolved(name), self.store)
                     raise
 
@@ -294,7 +294,7 @@ class Units:
     async def _token(self, asked: Candidate) -> str | None:
         """An endpoint's token, once its Secret exists.
 
-        Until then the candidate shows that it waits for it.
+        Until then, the candidate's message says that it waits for the Secret.
         """
         assert asked.endpoint is not None
         state, longest = self.state.candidates[asked.name], self._spec.pending_deadline_seconds
@@ -338,7 +338,7 @@ class Units:
 
     @contextmanager
     def _fault_of(self, name: str) -> Iterator[None]:
-        """Turn errors of the block into faults of the candidate."""
+        """Fail the candidate if the block raises a `CandidateError`, and continue after the block."""
         try:
             yield
         except CandidateError as fault:

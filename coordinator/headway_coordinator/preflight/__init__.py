@@ -1,1 +1,1 @@
-"""Checks before the first gradient: each says what it found and what to change."""
+"""The preflight: checks before the first gradient. Each check says what it found and what to change."""

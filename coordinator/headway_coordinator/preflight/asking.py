@@ -1,4 +1,4 @@
-"""Asks judges the questions of baseline episodes again, each twice, to see how far their answers vary."""
+"""Asks judges each question of the baseline episodes twice more, to see how much their answers vary."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Asker:
-    """Asks the questions. It reads no stored answers, and stores no new ones."""
+    """Asks judges without their cache: it reads no stored answers, and stores no new ones."""
 
     judges: Judges
     bill: Bill
     """Called at the end of each try, with a name that no other try has."""
     whose: str
-    """The prefix of those names."""
+    """The prefix of the names of tries."""
     changed: Callable[[], None] = lambda: None
     """Called when `waiting` has changed."""
     waiting: dict[str, str] = field(default_factory=dict)
-    """Why a failed question is not asked again yet."""
+    """Name of a failed question -> why it is not retried yet."""
 
     async def ask(self, questions: Sequence[JudgeQuestion]) -> list[AskedTwice]:
-        """Ask each question twice, one after the other.
+        """Ask each question twice in sequence, and all questions concurrently.
 
-        The judge's `concurrency` bounds how many are asked at once.
+        The judge's `concurrency` bounds the number of questions at once.
         """
         async with asyncio.TaskGroup() as tasks:
             running = [
@@ -62,11 +62,11 @@ class Asker:
         return AskedTwice(question, tuple(answers))
 
     def _put(self, question: JudgeQuestion) -> tuple[Judge, PreparedQuestion]:
-        """The judge, and the question in its form.
+        """The judge, and the question in the form that the judge takes.
 
         Raises:
             InfraError: the job has no such judge.
-            InvalidSchemaError, OutOfBoundsError: the question may not be asked.
+            InvalidSchemaError, OutOfBoundsError: the question's schema or size is not allowed.
         """
         judge = self.judges.by_name.get(question.judge)
         if judge is None:
@@ -79,10 +79,10 @@ class Asker:
         return judge, prepared(Question.model_validate(put), judge.spec)
 
     async def _once_more(self, whose: str, judge: Judge, put: PreparedQuestion) -> Any:
-        """The judge's answer. It is asked again if the judge failed.
+        """The judge's answer to a question. The question is asked again if the judge fails.
 
         Raises:
-            InfraError: it failed `TRIES` times.
+            InfraError: the judge failed `TRIES` times.
         """
         for attempt in range(TRIES):
             judgements: list[Judgement] = []
@@ -102,7 +102,7 @@ class Asker:
         raise last
 
     async def _ready(self, whose: str, judge: Judge, why: str) -> None:
-        """Return once the judge answers. `why`: how the question failed."""
+        """Return once the judge answers again. `why` says why the question failed; the status shows it."""
         self.waiting[whose] = why
         self.changed()
         try:

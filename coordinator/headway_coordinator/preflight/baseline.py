@@ -1,7 +1,7 @@
-"""Samples the baseline: groups of training rows by the untrained model, with training's own sampling.
+"""Samples the baseline: groups of episodes of the untrained model on training rows.
 
-A group is durable once it is in the spool and in the ledger, as in training. A successor does not sample it
-again. Nothing is trained on it.
+The sampling parameters are those of training. As in training, a group is durable once it is in the spool and
+in the ledger. A restarted coordinator does not sample it again. Nothing is trained on baseline groups.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from headway_coordinator.spool import Spool
 from headway_coordinator.trajectory.render import Renderer
 
 LONG_TEXT: Final = 200_000
-"""Characters. The tokens of a longer text are estimated."""
+"""The most characters of a text whose tokens are counted. The tokens of a longer text are estimated."""
 CHARACTERS_A_TOKEN: Final = 4
 LOOKS: Final = 16
-"""A look for a certain failure reads all episodes, so the next look comes once they have grown by
-1/`LOOKS`."""
+"""The next check for a certain failure comes once the number of episodes has grown by 1/`LOOKS`, because each
+check reads all episodes."""
 _log = logging.getLogger(__name__)
 
 
@@ -81,37 +81,38 @@ class BaselineSampler:
     certain: Callable[[Baseline], Finding | None]
     """Returns a failure that is certain, if a check that may stop the job has one."""
     changed: Callable[[], None]
-    """Called at every group and every episode."""
+    """Called at the end of every group, and when the shown faults change."""
     on_episode: Callable[[EpisodeRecord], None] = lambda record: None
     relative: groups.GroupJudge | None = None
-    """Rewards the episodes of a group against each other, if the environment does so."""
+    """Rewards the episodes of a group relative to each other, if the environment does so."""
     finished: dict[str, list[Sampled]] = field(default_factory=dict)
-    """Finished groups by id."""
+    """Group id -> the episodes of the finished group."""
     ended: int = 0
-    """Episodes that have ended and are not retried."""
+    """Number of episodes of finished groups."""
     in_flight: int = 0
     moved_at: float = field(default_factory=time.monotonic)
     """When an episode last got a reward, or a group ended, in monotonic seconds."""
     counts: Counter[str] = field(default_factory=Counter)
-    """Episodes of this process by outcome."""
+    """Outcome -> number of episodes of this process."""
     _lost_in_a_row: int = 0
+    """Number of consecutive groups without a scored episode."""
     _looked: int = 0
     """The number of episodes at the last check for certain failure."""
     _blocking: SerialExecutor = field(default_factory=SerialExecutor)
 
     @property
     def size(self) -> int:
-        """Episodes of a group."""
+        """Number of episodes of a group."""
         return self.spec.algorithm.group_size
 
     @property
     def wanted(self) -> int:
-        """Episodes in all."""
+        """Number of episodes that the whole baseline has."""
         return preflight_episodes(self.spec.preflight.episodes, self.size, len(self.data.train))
 
     @property
     def baseline(self) -> Baseline:
-        """The baseline so far."""
+        """The baseline of all groups that have finished so far."""
         found = [one for _, members in sorted(self.finished.items()) for one in members]
         begun = min((one.record.started_at for one in found), default=0.0)
         over = max((one.record.finished_at for one in found), default=0.0)
@@ -119,7 +120,7 @@ class BaselineSampler:
         return Baseline(self.facts, found, self.wanted, (), over - begun, at_once)
 
     async def restore(self) -> None:
-        """Restore what a predecessor sampled: none of it is sampled again, and all of it is billed."""
+        """Restore a predecessor's groups. All are billed, and those with a score are not sampled again."""
         for group in await self._blocking(self.spool.baseline):
             await self._blocking(self.ledger.group, group)
             if group.group_id in self.plans and group.scored:
@@ -179,7 +180,7 @@ class BaselineSampler:
         return {plan.group_id: plan for plan in made}
 
     async def _one(self, plan: groups.Plan, episode: groups.Run) -> None:
-        """Run a group, make it and its usage durable, and check whether a failure is certain by now."""
+        """Run a group, store it and its usage, and from time to time check for a certain failure."""
         limit = self.limits.sampled(plan.sampling.max_tokens, plan.sampling.episode_tokens)
         bill = Bill(plan.purpose, plan.sampled_by, plan.model)
         async with self.budget.group(plan, bill, self.limits, limit) as reservation:
@@ -210,7 +211,7 @@ class BaselineSampler:
             self._ask(await asyncio.to_thread(self.certain, self.baseline))
 
     def _keep(self, group: GroupRecord, answers: GroupAnswers) -> GroupRecord:
-        """Store the answers first, so that every stored group has them."""
+        """Store the sandboxes' answers, then the group, so that every stored group has its answers."""
         self.spool.refuse_superseded(self.start_number)
         self.store.put_new(self.layout.preflight_answers(group.key), answers.model_dump_json().encode())
         return self.spool.put(group)
@@ -223,7 +224,7 @@ class BaselineSampler:
         self.ended, self.moved_at = sum(map(len, self.finished.values())), time.monotonic()
 
     def _recounted(self, one: Sampled) -> Sampled:
-        """An episode of an endpoint, with the tokens that the job's model would see."""
+        """The episode; if an endpoint sampled it, with token counts of the job's own model."""
         if self.source.model is None:
             return one
         messages, tools = list(one.record.messages), [dict(tool) for tool in one.tools]
@@ -242,7 +243,7 @@ class BaselineSampler:
 
     @cached_property
     def _tokens(self) -> Callable[[str], int]:
-        """A function that counts a text's tokens, without the template's around it."""
+        """A function that counts a text's tokens, without the tokens that the template writes around it."""
         renderer = self.renderer
 
         @lru_cache(maxsize=1024)

@@ -1,4 +1,4 @@
-"""Checks that the model's tool calls can be read, before anything that samples them is started."""
+"""Checks that the model's tool calls can be parsed, before a rollout server is started."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ from headway_coordinator.trajectory.render import Renderer
 
 FIELD = "spec.agent.builtin.toolCallParser"
 NEW_ROWS = ("at once", "forked", "lost")
-"""Values of `PastReasoning` that begin a training row at every turn, or are wrong."""
+"""Values of `PastReasoning` with which past reasoning begins a training row at every turn, or is wrong."""
 UNSEEN = ", and does not say what tools there are: name them in the prompt"
 
 
 def readable(tools: Sequence[Tool], chosen: Renderer, parser: str) -> str:
-    """Check that a call written by the model's template can be read back, if the environment offers tools.
+    """Check that a call written by the model's template is parsed, if the environment offers tools.
 
     Args:
-        tools: what the environment offers.
-        chosen: how messages are rendered and turns are read.
-        parser: `toolCallParser`. With `auto`, the calls must parse. A parser named by the user is trusted,
-            but the template must still accept tool results.
+        tools: the tools that the environment offers.
+        chosen: the model's renderer, which also parses turns.
+        parser: `toolCallParser`. With `auto`, the template's calls must parse. A parser named by the user is
+            trusted, but the template must still accept tool results.
+
+    Returns:
+        A sentence that says how tool calls are parsed.
 
     Raises:
         JobError: `ToolCallsUnreadable`.
@@ -53,7 +56,7 @@ def readable(tools: Sequence[Tool], chosen: Renderer, parser: str) -> str:
 
 
 def limits(proof: Proof) -> list[str]:
-    """What does not work although the model's calls are read, in the words of the check's message."""
+    """What does not work although the model's calls are parsed, in the words of the check's message."""
     rows, forks = not proof.row or proof.thinking_row is False, proof.results is False
     found = {
         "an argument that is a list, an object, a number or null may be lost or changed": not proof.values,
@@ -71,7 +74,7 @@ def limits(proof: Proof) -> list[str]:
 
 
 def unread(chosen: Renderer) -> str | None:
-    """Why requests with tools are refused for an agent of the user's own; None if its calls are read."""
+    """Why the gateway refuses requests with tools of a user's own agent; None if the calls can be parsed."""
     if chosen.proof is not None and chosen.proof.call:
         return None
     return (
@@ -82,12 +85,12 @@ def unread(chosen: Renderer) -> str | None:
 
 
 def concerns(tools: Sequence[Tool], chosen: Renderer, *, builtin: bool) -> list[str]:
-    """What a user should know of a model whose calls `readable` accepts.
+    """What a user should know about a model that passes `readable`.
 
     Args:
-        tools: what the environment offers. Agents of the user's own may offer others.
-        chosen: how messages are rendered and turns are read.
-        builtin: whether the platform's own loop acts.
+        tools: the tools that the environment offers. A user's own agent may offer others.
+        chosen: the model's renderer, which also parses turns.
+        builtin: whether the agent is the platform's own loop.
     """
     if builtin and not tools:
         return []
@@ -108,12 +111,12 @@ def _refuses(chosen: Renderer) -> str:
     """The template's error on a conversation with a tool's result; empty if it accepts one."""
     try:
         chosen.render_text([*ASKED, calling(call(KEY)), RESULT], SIMPLE, generate=True)
-    except Exception as error:  # a template raises what its author chose
+    except Exception as error:  # a template raises whatever its author chose
         return shortened(f"{type(error).__name__}: {error}", 200)
     return ""
 
 
 def _shows(tools: Sequence[Tool], chosen: Renderer) -> bool:
-    """Whether the template shows the tools to the model."""
+    """Whether the template writes the names of all tools into the prompt."""
     prompt = chosen.render_text([{"role": "user", "content": "Hello."}], tools, generate=True)
     return all(str(tool.get("function", tool).get("name")) in prompt for tool in tools)

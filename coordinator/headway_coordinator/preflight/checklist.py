@@ -1,4 +1,4 @@
-"""Checks and their results, reported one by one: the common part of the preflights of both kinds of job."""
+"""Runs checks and reports their results one by one. Preflights of training and evaluation jobs share this."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from headway_coordinator.sandboxes import RESOURCES, Broker
 
 LEASE_ID = "preflight"
 NOWHERE = {"base_url": "http://127.0.0.1:9/v1", "api_key": "none", "prompt": "", "messages": [], "tools": []}
-"""An episode for a program whose start alone is checked. Nobody answers at its address."""
+"""The episode that a sandboxed agent gets. Only its start is checked, so nothing listens at the URL."""
 VISITS = 3
 TEXT_LIMIT = 1024
 ANSWER_SECONDS, PAUSE_SECONDS = 5.0, 1.0
 SANDBOX_ENDED = "SandboxEnded"
-"""The broker's reason for a sandbox whose process ended."""
+"""The reason that the broker reports if a sandbox's process ended."""
 IMAGE = "spec.environment.image"
 OTHER_IMAGE = "a new sandbox is created; if all end like this, build the image on Headway's sandbox image"
 MORE_MEMORY = "raise its memory (limits.memory)"
@@ -52,12 +52,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Checklist:
-    """Collects results. `report` is called after each."""
+    """Runs checks and collects their results. `report` is called after each check."""
 
     spec: RLTrainingJobSpec | RLEvalJobSpec
     report: Callable[[Preflight], None]
     begun: bool = False
-    """Whether a predecessor got past all of this. If so, no failure of a basic check is permanent."""
+    """Whether a predecessor passed the preflight. If so, no failure of a basic check is permanent."""
     results: list[Check] = field(default_factory=list)
 
     def prices(self, books: Books) -> None:
@@ -69,7 +69,10 @@ class Checklist:
         self._need(names.CHECK_PRICES, books.first, lambda book: f"{book.name}, SHA-256 {book.digest[:12]}")
 
     def budget(self, fits: Callable[[], str]) -> None:
-        """Check that the budget has room for a group of episodes at its worst. `fits` says so.
+        """Check that the budget has room for the worst case of a group.
+
+        Args:
+            fits: does the check, and returns the message.
 
         Raises:
             JobError: `BudgetTooSmall`, under every policy.
@@ -79,10 +82,10 @@ class Checklist:
     async def agent(self, http: aiohttp.ClientSession, url: str) -> None:
         """Check that the agent's service answers.
 
-        Any answer will do, because prompts are the only requests that it is sure to take.
+        Any HTTP status counts as an answer, because an agent need not support any request except prompts.
 
         Raises:
-            JobError: `AgentUnreachable`, retriable: it may only be late.
+            JobError: `AgentUnreachable`. It can be retried, because the agent may only be late.
         """
         field = "spec.agent.http." + (
             "url" if self.spec.agent.http and self.spec.agent.http.url else "service"
@@ -100,12 +103,12 @@ class Checklist:
     async def judges(self, judges: Judges, store: Store, cache: Path) -> None:
         """Check that each judge answers, and wait for those that are late.
 
-        Before that, check the model of each judge that the job serves: its servers only start once they are
-        waited for.
+        Before that, check the model of each judge that the job serves itself. The servers of such a judge
+        only start when this check waits for them.
 
         Raises:
-            JobError: `JudgeUnreachable` or the like, retriable: it was not there in time. `ModelUnavailable`:
-                a model is not there.
+            JobError: `JudgeUnreachable` or similar, if a judge did not answer in time. This can be retried.
+                `ModelUnavailable`: a judge's model does not exist.
         """
         if isinstance(self.spec, RLTrainingJobSpec) and self.spec.preflight.policy == "Off":
             return
@@ -168,7 +171,7 @@ class Checklist:
 
     @asynccontextmanager
     async def _reporting_waits(self, broker: Broker) -> AsyncIterator[None]:
-        """During the block, show what keeps the broker from making a sandbox."""
+        """During the block, report the broker's problem while it cannot create a sandbox."""
         watch = asyncio.create_task(self._report_waits(broker))
         try:
             yield
@@ -195,9 +198,10 @@ class Checklist:
     async def _once(
         self, row: tables.Row, broker: Broker, lease: str, judges: Judges
     ) -> tuple[ResetReply, FinishReply]:
-        """Visit a sandbox.
+        """Play an episode without a turn in a sandbox: reset, start a sandboxed agent, and finish.
 
-        If the environment's own code fails, visit again: a third such failure is not chance.
+        If the environment's own code fails, try again, up to `VISITS` times in all. So many failures are not
+        chance.
         """
         visit = 1
         while True:
@@ -282,7 +286,7 @@ def _is_there(base: str, _folder: Path) -> str:
 
 
 def _waits_for(problem: Problem) -> Check:
-    """Why the broker has no sandbox, with the field to change."""
+    """The check that shows why the broker has no sandbox, with the field to change."""
     text, field = problem.message, problem.field
     if field is None and problem.reason == SANDBOX_ENDED:
         field, fix = (RESOURCES, MORE_MEMORY) if "OOMKilled" in text else (IMAGE, OTHER_IMAGE)
@@ -295,7 +299,7 @@ def _waits_for(problem: Problem) -> Check:
 async def until_answered(
     http: aiohttp.ClientSession, url: str, deadline: float, silent: Callable[[], None] = lambda: None
 ) -> None:
-    """Return once `url` gives any answer. `silent` is called once, if the first try gets none.
+    """Return once `url` answers with any status. `silent` is called once, at the first failed try.
 
     Raises:
         TimeoutError: there was no answer within `deadline` seconds.
@@ -315,5 +319,5 @@ async def until_answered(
 
 
 def rows_message(rows: list[tables.Row]) -> str:
-    """The message about rows that could be read."""
+    """The message of a passed check of rows: their number and columns."""
     return f"{len(rows)} rows with columns {', '.join(rows[0])}"

@@ -1,4 +1,4 @@
-"""The static checks: each a function that raises `JobError` with the fix, or says what it found."""
+"""The static checks. Each is a function that returns what it found, or raises a `JobError` with the fix."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def batch(rows: int, spec: RLTrainingJobSpec) -> str:
 
 
 def tasks(rows: Sequence[Row], column: str, block: str) -> list[str]:
-    """The task of each row of a block of spec.data.
+    """The task of each row of `block`, which is a block of spec.data.
 
     Raises:
         JobError: `ColumnMissing`, `TaskNameTaken`.
@@ -52,7 +52,7 @@ def tasks(rows: Sequence[Row], column: str, block: str) -> list[str]:
 
 
 def task_names(found: Collection[str], column: str, block: str) -> None:
-    """Check that no task has the name that means every row in results.
+    """Check that no task has the name `ALL`, which means every row in results.
 
     Raises:
         JobError: `TaskNameTaken`.
@@ -63,7 +63,11 @@ def task_names(found: Collection[str], column: str, block: str) -> None:
 
 
 def task_weights(named: Sequence[str], weights: Mapping[str, float]) -> str:
-    """Each training task's share by the weights. `named`: the task of each row.
+    """Check `spec.data.taskWeights`. Returns a message with each training task's share.
+
+    Args:
+        named: the task of each training row.
+        weights: task -> weight. A task without a weight has the weight 1.
 
     Raises:
         JobError: `TaskUnknown`: a weighted task has no row, or every task has the weight 0.
@@ -83,14 +87,15 @@ def task_weights(named: Sequence[str], weights: Mapping[str, float]) -> str:
 
 
 def context_length(folder: Path, base: str, asked: int | None, field: str = CONTEXT_LENGTH) -> int:
-    """The most tokens of an episode: `asked` if given, else the model's own limit.
+    """The most tokens of an episode: `asked` if it is not None, else the model's own limit.
 
-    If config.json has no limit, a length beyond what the model's family holds is still refused, as the guard
-    rails promise. vLLM knows the limit too, but would refuse only once GPUs were requested.
+    If config.json has no limit, the known limit of the model's family applies. vLLM would refuse a length
+    that is too long too, but only after GPUs were requested.
 
     Raises:
-        JobError: `ContextLengthUnknown`; `ContextLengthTooLong`: the model's limit is lower;
-            `ModelIncomplete` or `ModelNotLoadable`: config.json is missing or has no limit.
+        JobError: `ContextLengthUnknown`: neither `asked` nor config.json has a length.
+            `ContextLengthTooLong`: the model's limit is lower. `ModelIncomplete` or `ModelNotLoadable`:
+            config.json is missing or cannot be read.
     """
     limit, own = _model_limits(folder)
     if asked is None and limit is None:
@@ -111,7 +116,10 @@ def context_length(folder: Path, base: str, asked: int | None, field: str = CONT
 
 
 def _model_limits(folder: Path) -> tuple[int | None, int | None]:
-    """The most tokens that config.json allows, and those that a server holds by default."""
+    """The most tokens that config.json allows, and the context length that a server has by default.
+
+    Both are None if config.json has no limit.
+    """
     path = folder / "config.json"
     if not path.exists():
         raise JobError(
@@ -135,10 +143,9 @@ def _model_limits(folder: Path) -> tuple[int | None, int | None]:
 def lora_modules(lora: Lora, shapes: Mapping[str, Sequence[int]]) -> list[str]:
     """Paths of the linear modules that may get an adapter, from the shapes of the base model's tensors.
 
-    Each of `lora.targets` must name some.
-
     Raises:
-        JobError: `LoraTargetsUnusable`, with the names that work.
+        JobError: `LoraTargetsUnusable`: an entry of `lora.targets` names no such module. The message has
+            the names that work.
     """
     modules = lora_targets.adaptable(shapes)
     if unknown := lora_targets.unmatched(lora.targets, modules):
@@ -153,12 +160,15 @@ def lora_modules(lora: Lora, shapes: Mapping[str, Sequence[int]]) -> list[str]:
 
 
 def renderer(chosen: Renderer) -> str:
-    """How messages become tokens, in words."""
+    """The message that says which renderer converts messages to tokens."""
     return f"messages are rendered by {chosen.name}, {len(chosen.stop_token_ids)} stop tokens"
 
 
 def lowest_report(spec: RLTrainingJobSpec | RLEvalJobSpec) -> list[float] | None:
-    """The reward that an agent with its own reward would report for an episode that it did not play."""
+    """The reward to report for an agent that has not played: the lowest, in a list of one.
+
+    None if the agent does not report its own reward.
+    """
     agent = spec.agent.http
     return [spec.reward.range[0]] if agent is not None and agent.reports_reward else None
 
@@ -182,9 +192,9 @@ def reward(reply: FinishReply, spec: RLTrainingJobSpec | RLEvalJobSpec) -> str:
 
 
 def context(first: ResetReply, chosen: Renderer, length: int, spec: RLTrainingJobSpec) -> str:
-    """Check that the prompt, tool specs and every turn at its longest fit the context.
+    """Check that the prompt, the tool specs, and all turns at maximum length fit the context.
 
-    For an agent with its own loop only the first turn is known, and that without the agent's own prompt.
+    For an agent with its own loop, only one turn is counted, and the agent's own prompt is unknown.
     """
     maximum, field = spec.rollout.sampling.max_tokens, "spec.rollout.sampling.maxTokens"
     held_out = spec.data.validation is not None or spec.data.test is not None
@@ -216,14 +226,19 @@ def fits(
     field: str,
     length_field: str = CONTEXT_LENGTH,
 ) -> str:
-    """Check that the prompt, tool specs and turns of `maximum` tokens fit the context.
+    """Check that the prompt, the tool specs, and turns of `maximum` tokens each fit the context.
 
     Args:
-        field: sets `maximum`.
-        length_field: sets `length`.
+        first: how the environment begins an episode.
+        chosen: the model's renderer.
+        length: the most tokens of the context.
+        agent: says how many turns are counted.
+        maximum: the most tokens of a turn.
+        field: the spec's field that sets `maximum`.
+        length_field: the spec's field that sets `length`.
 
     Raises:
-        JobError: `ContextTooShort`; `ChatTemplateUnusable`: the template does not take such a prompt.
+        JobError: `ContextTooShort`. `ChatTemplateUnusable`: the template does not accept such a prompt.
     """
     turns = agent.planned_turns
     messages = opening(first.messages, agent.effective_builtin.system_prompt)

@@ -1,10 +1,11 @@
 """The preflight's second half: baseline episodes of the untrained model, and the checks on them.
 
-kept            a result of this job, or of an equal one, is read back: nothing is sampled
-sampling        one rollout server samples groups of rows, until there are enough or a failure is certain. The
-                operator runs it while the status asks for it. `headway doctor` may name an endpoint instead
-playing         scripts of the checks are played in sandboxes, without a model
-over            findings are stored, shown, and compared with the policy; only then is a learner made
+kept            if a result of this job or of an equal one is stored, it is read, and nothing is sampled
+sampling        one rollout server samples groups, until there are enough or a failure is certain. The
+                operator runs the server while the status asks for it. `headway doctor` may name an endpoint
+                instead
+playing         the checks' scripts are played in sandboxes, without a model
+over            findings are stored, shown, and judged by the policy; only then does a learner start
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Dynamic:
     layout: Layout
     ready: Ready
     runner: Runner
-    """The static checks, which have ended."""
+    """The runner of the static checks, which have ended."""
     store: Store
     spool: Spool
     ledger: Ledger
@@ -85,18 +86,18 @@ class Dynamic:
     start_number: int
     faults: Recurring
     opened: Callable[[], None]
-    """Called when sampling begins: this process answers from then on."""
+    """Called when sampling begins. From then on, this process reports that it is ready."""
     changed: Callable[[], None]
     """Called when something in status or metrics has changed."""
     on_episode: Callable[[EpisodeRecord], None] = lambda record: None
     book: PriceBook = DEFAULT
     """The prices of the job's bill."""
     plan: Plan | None = None
-    """How many episodes the job plays."""
+    """The number of episodes that the job will play."""
     price: Price | None = None
     """Today's prices, as in the job's bill."""
     endpoint: BaselineEndpoint | None = None
-    """Samples the baseline instead of the job's model."""
+    """The endpoint that samples the baseline instead of the job's model; None: the job's model samples."""
     sampler: BaselineSampler | None = None
     findings: list[Finding] = field(default_factory=list)
     kept: keyed.Kept | None = None
@@ -105,13 +106,16 @@ class Dynamic:
     _player: Player | None = None
     """The player of the scripts, once there are any."""
     _asker: Asker | None = None
-    """Asks judges earlier questions again."""
+    """Asks judges the questions of baseline episodes again, once there are any."""
 
     async def run(self, *, begun: bool) -> None:
-        """Return once the job may train. `begun`: it trains already, so nothing is sampled any more.
+        """Return once the job may train.
+
+        Args:
+            begun: whether training has begun already. If so, nothing is sampled any more.
 
         Raises:
-            JobError: `PreflightFailed`, with the checks; or the reason of a recurring fault.
+            JobError: `PreflightFailed`, with the failed checks; or the reason of a recurring fault.
         """
         if not self.runner.samples:
             return
@@ -149,7 +153,7 @@ class Dynamic:
         return f"{self.layout.namespace}/{self.layout.name}/{self.layout.uid}"
 
     async def _made(self, key: str) -> keyed.Kept:
-        """Sample, play and judge."""
+        """Sample the baseline, play the scripts, and run the checks. Returns the result."""
         source, notebook = await self._source(), Notebook()
         self._state, note = source.state, source.note
         sampler = self.sampler = BaselineSampler(
@@ -158,7 +162,7 @@ class Dynamic:
             self.episode_runners.budget, self.episode_runners.limits, self._certain, self._moved,
             self.on_episode, self.episode_runners.relative.witnessed(notebook.of),
         )  # fmt: skip
-        tried = await self._probed("start")  # while the first sandboxes exist
+        tried = await self._probed("start")  # in a sandbox that exists already
         await sampler.restore()
         await self._bill.restore()
         self.opened()
@@ -196,7 +200,7 @@ class Dynamic:
 
     @asynccontextmanager
     async def _watched(self, source: Source) -> AsyncIterator[None]:
-        """During the block, check whether episodes end. If they do not, show what they wait for."""
+        """During the block, watch whether episodes end. If none ends, the status shows what they wait for."""
         assert self.sampler is not None
         sampler, seconds = self.sampler, self.spec.rollout.timeout_seconds
 
@@ -233,25 +237,28 @@ class Dynamic:
         return await asyncio.to_thread(run.findings, baseline, played, own)
 
     async def _probed(self, when: str) -> list[Probe]:
-        """What a sandbox can reach; empty if the check is off."""
+        """The addresses that a sandbox tried, and which of them it reached; empty if the check is off."""
         if self.spec.preflight.checks.get(ISOLATED) == "Off":
             return []
         lease = f"preflight-probe-{self.start_number}-{when}"
         return await probes.probe(self.spec, self.broker, lease, probes.destinations())
 
     async def _read_again(self, baseline: Baseline) -> Baseline:
-        """The baseline, with what other parsers make of unreadable calls."""
+        """The baseline, with the number of malformed calls that each other parser could parse."""
         own = baseline.facts.tool_call_parser
         found = await asyncio.to_thread(parsers.would_read, self.ready.model, own, baseline.sampled)
         return dataclasses.replace(baseline, facts=dataclasses.replace(baseline.facts, other_parsers=found))
 
     def _so_far(self, baseline: Baseline, cut: Finding) -> list[Finding]:
-        """The findings of the episodes alone if sampling ended early. They may show why nothing succeeds."""
+        """The findings on the episodes so far, without scripts, for sampling that ended early.
+
+        They may show why nothing succeeds. `cut` is the finding that ended sampling.
+        """
         found = run.findings(baseline, (), self.spec.preflight.checks)
         return [cut if each.check == cut.check else each for each in found]
 
     def _certain(self, baseline: Baseline) -> Finding | None:
-        """A failure that no later episode would change, and that ends the job."""
+        """A failure that no later episode would change, and that ends the job; None if there is none."""
         asked = self.spec.preflight
         if "Enforce" not in (asked.policy, *asked.checks.values()):
             return None
@@ -288,10 +295,10 @@ class Dynamic:
         )
 
     def _conclude(self, kept: keyed.Kept, how: str | None, *, begun: bool) -> None:
-        """End the preflight.
+        """Report the result of the preflight, and end it.
 
         Raises:
-            JobError: `PreflightFailed`: a check failed whose failure ends the job.
+            JobError: `PreflightFailed`: a check failed, and by the policy its failure ends the job.
         """
         self.kept, self.findings = kept, list(kept.findings)
         stops = self._stops(self.findings)
@@ -313,7 +320,11 @@ class Dynamic:
             raise JobError(FAILED, "; ".join(sentences), field=stops[0].field)
 
     def _facts(self, endpoint: str | None) -> Facts:
-        """`endpoint`: the model that samples instead of the job's own."""
+        """The facts about the job for the checks.
+
+        Args:
+            endpoint: the name of the endpoint's model; None: the job's own model samples.
+        """
         spec, data = self.spec, self.ready.data
         low, high = spec.reward.range
         today = datetime.now(UTC).date()

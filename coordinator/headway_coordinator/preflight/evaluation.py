@@ -1,4 +1,4 @@
-"""The preflight of an evaluation: its rows, one real sandbox, and one of each suite."""
+"""The preflight of an evaluation: checks its rows, one real sandbox, and one sandbox of each suite."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from headway_coordinator.sandboxes import Broker
 
 BLOCK = "spec.data"
 MAX_TASKS = 64
-"""The most tasks of an evaluation. Each has some 70 measures of each candidate, with the ends of their
-intervals."""
+"""The most tasks of an evaluation. For each task, each candidate has some 70 measures, with the bounds of
+their intervals."""
 
 
 class EvalRunner(Checklist):
-    """Every check must pass, because people would believe the results of a broken environment."""
+    """The preflight of an evaluation. Every check must pass, because people would trust wrong results."""
 
     def __init__(self, spec: RLEvalJobSpec, report: Callable[[Preflight], None], begun: bool = False) -> None:
         super().__init__(spec, report, begun)
@@ -39,7 +39,7 @@ class EvalRunner(Checklist):
         """The rows to measure on. Blocking: run it in a thread.
 
         Raises:
-            JobError: they cannot be read, or lack a column that the spec names.
+            JobError: the rows cannot be read, lack a column that the spec names, or have unsuitable tasks.
         """
         found = self._need("Dataset", lambda: self._load(store), rows_message)
         return found[: self.spec.evaluation.max_rows]
@@ -56,7 +56,7 @@ class EvalRunner(Checklist):
         return rows
 
     def gate_prices(self, job: EvalConfig, book: DatedPrices) -> None:
-        """Check that a gate on a cost will have one.
+        """Check that the cost is known for a gate that judges a cost.
 
         Args:
             book: today's prices.
@@ -75,12 +75,16 @@ class EvalRunner(Checklist):
         suites: Mapping[str, Broker],
         judges: Judges | None = None,
     ) -> ResetReply:
-        """One real sandbox for import, reset and judgement, and one for each suite that loads its task.
+        """Check import, reset and judgement in one real sandbox, and load each suite's task in another.
 
         Returns how the environment begins the row.
 
         Args:
-            suites: the broker of each suite's sandboxes.
+            row: the row of the first sandbox.
+            broker: the broker of the environment's sandboxes.
+            start_number: the number of this process, for the names of leases.
+            suites: suite -> the broker of its sandboxes.
+            judges: the judges that the environment may ask.
 
         Raises:
             JobError: a check failed, or no sandbox was available.
@@ -96,7 +100,7 @@ class EvalRunner(Checklist):
         return found[0]
 
     async def _suite(self, suite: Suite, broker: Broker, start_number: int) -> None:
-        """Check that the suite's image can load the task, and that the task has the last requested sample."""
+        """Check that the suite's image can load the task, and that the task has enough samples."""
         spec, seconds, check = self.spec, suite.sandbox.deadline_seconds, f"Suite {suite.name}"
         lease = f"{LEASE_ID}-{start_number}"
         try:
@@ -116,7 +120,7 @@ class EvalRunner(Checklist):
 
 
 def check_tasks(rows: Sequence[Row], task_column: str | None) -> None:
-    """Check that no task has the name that means every row, and that there are not too many tasks to show.
+    """Check that no task has the name that means every row, and that there are at most `MAX_TASKS` tasks.
 
     Raises:
         JobError: `TaskNameTaken`, `TooManyTasks`.
@@ -132,7 +136,7 @@ def check_tasks(rows: Sequence[Row], task_column: str | None) -> None:
 
 
 def check_suites(rows: Sequence[Row], task_column: str | None, names: Sequence[str]) -> None:
-    """Check that no suite has the name of a task of the rows, because results tell them apart by name.
+    """Check that no suite has the name of a task of the rows, because results are listed by name.
 
     Raises:
         JobError: `SuiteNameTaken`.

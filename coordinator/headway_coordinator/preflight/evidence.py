@@ -1,7 +1,7 @@
 """The checks' input from baseline episodes: a group's record, and the answers of its sandboxes.
 
 An episode's record does not show which tools the environment offered, or how long each call took. Both are
-noted while the episode runs, and stored beside its group.
+noted while the episode runs, and stored as an object of their own with the group.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from headway_api.stored import read
 from headway_coordinator.relative import leases_of
 
 MAX_CALLS: Final = 512
-"""The most tool calls that are stored of an episode."""
+"""The most tool calls that are stored for an episode."""
 MAX_QUESTIONS: Final = 8
-"""The most questions to judges that are stored of an episode or a group: one to each judge."""
+"""The most questions to judges that are stored for an episode or a group: one to each judge."""
 LONGEST_QUESTION: Final = 128 * KIB
-"""The most bytes of a stored question as JSON. Longer ones are left out."""
+"""The most bytes of a stored question as JSON. Longer questions are not stored."""
 
 Count = Callable[[str], int]
 """Counts a text's tokens with the model's own tokenizer."""
 
 
 class ToolAnswer(Record):
-    """A tool's answer."""
+    """A tool call, its answer, and how long it took."""
 
     name: str
     arguments: Json
@@ -46,7 +46,7 @@ class ToolAnswer(Record):
 
 
 class AskedQuestion(Record):
-    """A question that was put to a judge."""
+    """A question that the environment asked a judge."""
 
     judge: str
     messages: list[Json]
@@ -57,16 +57,17 @@ class Answers(Record):
     """The answers of one episode's sandbox."""
 
     tools: list[Json] = Field(default_factory=list)
-    """OpenAI tool specs that the environment offered."""
+    """The tools that the environment offered, in OpenAI's form."""
     results: list[ToolAnswer] = Field(default_factory=list, max_length=MAX_CALLS)
     questions: list[AskedQuestion] = Field(default_factory=list, max_length=MAX_QUESTIONS)
-    """The first question that it put to each judge."""
+    """The first question that the environment asked each judge."""
 
 
 class GroupAnswers(Record):
-    """The answers of a group's sandboxes, by the episode's id."""
+    """The answers of a group's sandboxes."""
 
     episodes: dict[str, Answers] = Field(default_factory=dict)
+    """Episode id -> the answers of its sandbox."""
     questions: list[AskedQuestion] = Field(default_factory=list, max_length=MAX_QUESTIONS)
     """The first question to each judge about the group as a whole."""
 
@@ -78,10 +79,10 @@ class Notes:
         self.tools: list[Json] = []
         self.results: list[ToolAnswer] = []
         self.questions: dict[str, AskedQuestion] = {}
-        """Questions by the judge's name."""
+        """Judge's name -> the first question to it."""
 
     def began(self, reply: ResetReply) -> None:
-        """Note what the environment offers in its first state."""
+        """Note the tools that the environment offers at reset."""
         self.tools = list(reply.tools)
 
     def called(self, name: str, arguments: Json, reply: ToolReply, seconds: float) -> None:
@@ -104,7 +105,7 @@ class Notes:
 
     @property
     def answers(self) -> Answers:
-        """All notes."""
+        """All notes, in the form in which they are stored."""
         questions = list(self.questions.values())
         return Answers(tools=self.tools, results=self.results, questions=questions)
 
@@ -116,7 +117,7 @@ class Notebook:
         self._notes: dict[str, Notes] = {}
 
     def of(self, episode_id: str) -> Notes:
-        """The notes of one episode's sandbox."""
+        """The notes of one episode's sandbox. They are created at the first call."""
         return self._notes.setdefault(episode_id, Notes())
 
     def taken(self, group: GroupRecord) -> GroupAnswers:
@@ -145,7 +146,17 @@ def sampled(
     environment_seed: int,
     tokens: Count,
 ) -> Iterator[Sampled]:
-    """Each episode of a group in the form for the checks. Tokens are only kept if they are read again."""
+    """Each episode of a group, in the form for the checks.
+
+    An episode's tokens are removed unless it has malformed calls, which other parsers will try to parse.
+
+    Args:
+        group: the group's record.
+        answers: the answers of the group's sandboxes.
+        row: the dataset's row that the group was played on.
+        environment_seed: the seed of the environment.
+        tokens: counts a text's tokens.
+    """
     trained = [row_tokens(episode) for episode in group.episodes]
     episodes = [without_tokens(episode) for episode in group.episodes]
     retried = [each.model_copy(update={"messages": [], "rows": []}) for each in group.discarded]
@@ -177,21 +188,21 @@ def _question(asked: AskedQuestion) -> JudgeQuestion:
 
 
 def row_tokens(episode: EpisodeRecord) -> int:
-    """Tokens of the episode's rows that go through forward and backward."""
+    """The number of tokens in those of the episode's training rows that have trained tokens."""
     return sum(len(row.tokens) for row in episode.rows if any(row.mask))
 
 
 def without_tokens(episode: EpisodeRecord) -> EpisodeRecord:
-    """The episode without its training rows, unless a call in them could not be read.
+    """The episode without its training rows, unless a tool call in it is malformed.
 
-    There may be thousands of episodes, and Python's numbers take more memory than words.
+    There may be thousands of episodes, and lists of token ids take much more memory than text.
     """
     unread = any(turn.malformed_tool_calls for turn in episode.turns)
     return episode if unread else episode.model_copy(update={"rows": []})
 
 
 def malformed(episode: EpisodeRecord) -> Sequence[str]:
-    """The text of turns with unreadable tool calls, as far as the conversation still shows it."""
+    """The text of turns with malformed tool calls, as far as the recorded conversation has it."""
     answers = [message for message in episode.messages if message.get("role") == "assistant"]
     delivered = [turn for turn in episode.turns if turn.delivered]
     pairs = zip(delivered, answers, strict=False)

@@ -1,8 +1,8 @@
-"""Whether a gate can be judged: checks of what it names, before a token is sampled.
+"""Checks, before a token is sampled, that a gate can be judged: the tasks, costs and tools that it names.
 
-tasks    known from the rows and the suites
-costs    known only if every class of a candidate's usage has a price
-tools    those of the first row; an agent with its own loop may have others
+tasks    are known from the rows and the suites
+costs    are known only if every class of a candidate's usage has a price
+tools    are those of the first row; an agent with its own loop may have others
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from headway_coordinator.ledger.events import classes_of
 LISTED: Final = 24
 """The maximum number of names that a message lists."""
 COST: Final = "cost"
-"""The beginning of every measure that needs prices."""
+"""The name of every measure that needs prices begins with this."""
 
 
 def check_tasks(spec: RLEvalJobSpec, rows: Sequence[Row]) -> None:
     """Check that every task that the gate names has rows, or is a suite.
 
     Args:
-        rows: those that are measured.
+        spec: the job's spec.
+        rows: the rows that are measured.
 
     Raises:
         JobError: `GateTaskUnknown`.
@@ -56,7 +57,7 @@ def is_about_cost(spec: RLEvalJobSpec) -> bool:
 
 
 def check_prices(job: EvalConfig, book: prices.DatedPrices) -> str:
-    """Check that the classes of usage of each judged candidate have a price. Returns what was found.
+    """Check that the classes of usage of each judged candidate have a price. Returns the check's message.
 
     Raises:
         JobError: `GateCostUnknown`.
@@ -76,7 +77,7 @@ def check_prices(job: EvalConfig, book: prices.DatedPrices) -> str:
 
 
 def classes(job: EvalConfig, name: str) -> Iterator[str]:
-    """The classes of a candidate's usage, named as in the bill. A candidate that is not resolved has none."""
+    """The classes of a candidate's usage, named as in the bill. None for a candidate that is not resolved."""
     resolved = next((each for each in job.candidates if each.name == name), None)
     asked = job.spec.asked(name)
     if resolved is None:
@@ -91,9 +92,10 @@ def classes(job: EvalConfig, name: str) -> Iterator[str]:
 
 
 def check_tools(spec: RLEvalJobSpec, first: ResetReply) -> str:
-    """Check that the environment has each tool whose calls the gate counts. Returns what was found.
+    """Check that the environment has each tool whose calls the gate judges. Returns the check's message.
 
     Args:
+        spec: the job's spec.
         first: how the environment begins the first row.
 
     Raises:
@@ -113,12 +115,12 @@ def check_tools(spec: RLEvalJobSpec, first: ResetReply) -> str:
 
 
 def counted_tools(spec: RLEvalJobSpec) -> set[str]:
-    """The tools, as measures name them, that `check_tools` found and that the gate's conditions are about."""
+    """The tools that the gate's conditions name and `check_tools` has found, as measures name them."""
     return {metric.removeprefix(OF_A_TOOL) for _, metric in _of_known_tools(spec)}
 
 
 def _of_known_tools(spec: RLEvalJobSpec) -> Iterator[tuple[str, str]]:
-    """Field and metric of the conditions on tools that can be known before the run.
+    """The field and the metric of each condition on a tool that can be checked before the run.
 
     Suites, agents with their own loop, and stored episodes may have other tools than the environment.
     """
@@ -131,7 +133,7 @@ def _of_known_tools(spec: RLEvalJobSpec) -> Iterator[tuple[str, str]]:
 
 
 def _asked(spec: RLEvalJobSpec) -> Iterator[tuple[str, str, str]]:
-    """The field, the metric and the task of each condition."""
+    """The field, the metric and the task of each of the gate's conditions."""
     if (asked := spec.gate) is None:
         return
     yield "spec.gate.metric", asked.metric, asked.task

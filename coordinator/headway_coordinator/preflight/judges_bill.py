@@ -1,6 +1,7 @@
-"""The judges' cost of scripts and of questions that are asked twice: stored, and on the bill.
+"""Stores and bills what judges cost for the preflight's scripts, and for questions that are asked again.
 
-They belong to no episode, so no trajectory has them. A recount of the bill reads the stored records.
+These questions belong to no episode, so no trajectory has them. A recount of the bill reads the records that
+are stored here.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from headway_coordinator.serial_executor import SerialExecutor
 
 
 class Spent(Record):
-    """One try's questions to judges."""
+    """The record of the questions to judges in one try of a script or of a question."""
 
     whose: str
-    """The try's name, which no other try has."""
+    """The try's unique name."""
     at: float
-    """Unix time, which decides the price."""
+    """When the judges answered, in Unix time. It decides which prices apply."""
     judgements: list[Judgement]
 
 
 @dataclass
 class JudgesBill:
-    """The judges' bill of one job's preflight."""
+    """The part of one job's bill for judges in its preflight."""
 
     store: Store
     layout: Layout
@@ -38,11 +39,11 @@ class JudgesBill:
     _blocking: SerialExecutor = field(default_factory=SerialExecutor)
 
     async def add(self, whose: str, found: Sequence[Judgement]) -> None:
-        """Store the cost, then write it into the ledger."""
+        """Store a try's judgements, then write them into the ledger."""
         await self._blocking(self._add, Spent(whose=whose, at=time.time(), judgements=[*found]))
 
     async def restore(self) -> None:
-        """Write the costs into the ledger that a predecessor stored but did not write to the ledger."""
+        """Write stored judgements into the ledger again, in case a predecessor ended before it did so."""
         await self._blocking(self._restore)
 
     def _add(self, spent: Spent) -> None:

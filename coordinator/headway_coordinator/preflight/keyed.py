@@ -1,10 +1,10 @@
-"""A preflight's result, stored by everything that it depends on.
+"""Stores a preflight's result under a key: the hash of everything that the result depends on.
 
-A restart reads it back, and so does an equal job.
+A restarted coordinator reads the result back, and so does an equal job.
 
-Two environment images count as the same only if their name has a digest, because a tag may mean another image
-tomorrow. An image with a tag, an agent that is a service, and judges count as known to this job alone. So
-another job checks them again.
+Two environment images count as equal only if their names have digests, because a tag may mean another image
+tomorrow. A preflight with a tagged image, an agent that is a service, or judges is not shared: another job
+runs its own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from headway_coordinator.dataset import Data, digest
 from headway_coordinator.preflight import tensors
 
 VERSION: Final = 3
-"""The version of the checks. Raise it with a change that judges the same episodes differently."""
+"""The version of the checks. Raise it with a change after which a check judges equal episodes differently."""
 PINNED: Final = "@sha256:"
 
 
@@ -45,21 +45,21 @@ class Kept(Record):
 
     key: str = Field(max_length=64)
     job: str = Field(max_length=512)
-    """The job whose preflight it was."""
+    """The job that ran the preflight, as NAMESPACE/NAME/UID."""
     episodes: int = Field(ge=0)
     wanted: int = Field(ge=0)
     note: str | None = Field(default=None, max_length=1024)
     """A further remark: which weights were sampled, if the job does not start from them."""
     cut: bool = False
-    """Whether sampling ended early because a failure was certain. It then applies to jobs that end at that
-    failure."""
+    """Whether sampling ended early because a failure was certain. If so, another job only uses the result if
+    that failure ends it too."""
     findings: list[Finding]
     document: Json = Field(default_factory=dict)
     """The whole report."""
     measured: Measured | None = None
-    """The usage of its episodes, for an estimate of the whole job."""
+    """The usage of the baseline episodes, for an estimate of the whole job."""
     seconds_each: float | None = Field(default=None, ge=0)
-    """Seconds that an episode used the server."""
+    """Seconds of sampling on the rollout server, divided by the number of scored episodes."""
 
 
 def key_of(
@@ -70,18 +70,18 @@ def key_of(
     store: Store,
     endpoint: BaselineEndpoint | None = None,
 ) -> str:
-    """Everything that a preflight depends on, as SHA-256 in hex. Blocking: run it in a thread.
+    """The SHA-256, in hex, of everything that a preflight depends on. Blocking: run it in a thread.
 
     Args:
-        spec: the job's.
-        data: its rows.
+        spec: the job's spec.
+        data: the job's rows.
         model: folder with the base model's configuration and tokenizer.
-        uid: the job's; part of the key if it depends on something that only this job knows.
-        store: where the model's weights lie, unless they are the hub's.
-        endpoint: samples the baseline instead of the job's model.
+        uid: the job's uid. It is part of the key if the result is not shared (`is_alone`).
+        store: has the model's weights, unless they are on the hub.
+        endpoint: the endpoint that samples the baseline instead of the job's model, if any.
 
     Raises:
-        JobError: `ModelUnavailable`: the weights may not be read.
+        JobError: `ModelUnavailable`: reading the weights is not allowed.
     """
     fields = spec.as_object()
     environment = fields["environment"]
@@ -116,7 +116,7 @@ def key_of(
 
 
 def is_alone(spec: RLTrainingJobSpec) -> bool:
-    """Whether the preflight depends on something that only this job knows."""
+    """Whether no other job may use this job's result: it depends on a service or on an image's tag."""
     services = spec.agent.http is not None or bool(spec.judges)
     return services or PINNED not in spec.environment.image
 
@@ -129,10 +129,15 @@ def _files(model: Path) -> dict[str, str]:
 
 
 def read_back(store: Store, layout: Layout, key: str, *, begun: bool) -> Kept | None:
-    """The preflight's result of this job or an equal one. Blocking: run it in a thread.
+    """The stored result of this job or of an equal one; None if there is none.
+
+    Blocking: run it in a thread.
 
     Args:
-        begun: the job trains already, so its preflight's result stays valid, whatever has changed since.
+        store: the artifact store.
+        layout: the job's folder.
+        key: the job's key, from `key_of`.
+        begun: whether the job trains already. If so, its own result is valid even if its key has changed.
     """
     own = _kept(store, layout.preflight)
     if own is not None and (begun or own.key == key):
@@ -142,7 +147,10 @@ def read_back(store: Store, layout: Layout, key: str, *, begun: bool) -> Kept | 
 
 
 def keep(store: Store, layout: Layout, kept: Kept, markdown: str) -> None:
-    """Store the result for people, for this job and for equal ones. Blocking: run it in a thread."""
+    """Store the result for this job and for equal ones, and as Markdown for people.
+
+    Blocking: run it in a thread.
+    """
     data = kept.model_dump_json().encode()
     store.put(layout.preflight_for_people, markdown.encode())
     store.put(layout.preflight, data)
@@ -158,7 +166,7 @@ def _kept(store: Store, uri: str) -> Kept | None:
 
 
 def storable(findings: Sequence[Finding]) -> list[Finding]:
-    """The findings, with finite numbers only: JSON has no others."""
+    """The findings without numbers that are not finite, because JSON cannot have them."""
 
     def finite(value: float | None) -> float | None:
         return value if value is not None and math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""Whether another parser could have read the tool calls that the job's own could not."""
+"""Finds out whether another parser could parse the tool calls that the job's own parser could not."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from headway_api.spec.agent import ToolCallParser
 from headway_coordinator.trajectory.render import Renderer, choose, load, model_type
 
 MAX_TURNS: Final = 200
-"""The most turns that are read again."""
+"""The most turns that are parsed again."""
 
 
 def would_read(model: Path, own: str, sampled: Sequence[Sampled]) -> dict[str, int]:
-    """Parser -> calls that it can read, among those that `own` could not. Blocking: run it in a thread.
+    """Parser -> number of calls that it can parse, among those that `own` could not.
+
+    Blocking: run it in a thread.
 
     Args:
         model: folder with the model's configuration and tokenizer.
         own: the job's `toolCallParser`.
-        sampled: baseline episodes.
+        sampled: the baseline episodes.
     """
     turns = [*islice(((one, *unread) for one in sampled for unread in _unread(one.record)), MAX_TURNS)]
     found: dict[str, int] = {}
@@ -51,7 +53,7 @@ def _renderer(tokenizer: Any, family: str, parser: str) -> Renderer | None:
 
 
 def _unread(episode: EpisodeRecord) -> Iterator[tuple[Turn, list[int], list[int]]]:
-    """Each turn with an unreadable call: its sampled tokens, and those before it."""
+    """Each turn with a malformed call, with its sampled tokens and the tokens before them."""
     turns = {turn.index: turn for turn in episode.turns if turn.malformed_tool_calls}
     for row in episode.rows:
         for number, start, end in _spans(row):

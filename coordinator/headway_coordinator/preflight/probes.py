@@ -1,4 +1,4 @@
-"""Addresses that a sandbox tries to reach and must not: the evidence that the network isolates it."""
+"""Has a sandbox try addresses that it must not reach, as evidence that the network isolates sandboxes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ _log = logging.getLogger(__name__)
 
 
 def destinations(environ: Mapping[str, str] = os.environ, resolver: Path = RESOLVER) -> list[Destination]:
-    """The addresses that a sandbox tries: those of a cloud and a cluster, as this process knows them."""
+    """The addresses that a sandbox tries: of the cloud, of the internet, and of the cluster's own services.
+
+    The addresses of the cluster are those that this process uses.
+    """
     found = [METADATA]
     if (api := environ.get("KUBERNETES_SERVICE_HOST")) is not None:
         port = int(environ.get("KUBERNETES_SERVICE_PORT", "443"))
@@ -43,11 +46,10 @@ def destinations(environ: Mapping[str, str] = os.environ, resolver: Path = RESOL
 async def probe(
     spec: RLTrainingJobSpec, broker: Broker, lease: str, wanted: list[Destination]
 ) -> list[Probe]:
-    """The addresses that one sandbox reaches.
+    """The addresses that one sandbox tried, each with whether the sandbox reached it.
 
-    Empty if it cannot report, as with an image with an older server.
-
-    A server that knows only TCP reports nothing about attempts over UDP.
+    The list is empty if the sandbox cannot report, for example because its image has an older server. A
+    server that knows only TCP reports nothing about UDP.
 
     Raises:
         JobError: `Superseded`: another coordinator has claimed the sandboxes.
@@ -68,7 +70,7 @@ async def probe(
 
 
 def _at_start(probed: ProbedAtStart, wanted: list[Destination]) -> Iterator[Probe]:
-    """The addresses that it tried at its start, under the names that this process uses."""
+    """The addresses that the sandbox tried at its start, under the names that this process uses."""
     known = {(one.address, str(one.port), str(one.protocol)): one.name for one in wanted}
     for one, hit in zip(probed.destinations, probed.reached, strict=False):
         address, port, protocol = (str(one.get(name)) for name in ("address", "port", "protocol"))

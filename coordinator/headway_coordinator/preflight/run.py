@@ -1,6 +1,7 @@
-"""Runs the checks in the order of their dependencies, and acts on `spec.preflight.policy`.
+"""Runs a training job's static checks in the order of their dependencies, by `spec.preflight.policy`.
 
-A fault in something that the job cannot run without (its bucket, data, model) fails it under every policy.
+A fault in the bucket, the data or the model fails the job under every policy, because no job runs without
+them.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Ready:
-    """The checks' results that the job needs."""
+    """What the checks have loaded, and the job needs next."""
 
     data: Data
     renderer: render.Renderer
@@ -51,7 +52,7 @@ class Ready:
 
 
 class Runner(Checklist):
-    """The preflight of a training job."""
+    """The static checks of a training job's preflight."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class Runner(Checklist):
         self.spec: RLTrainingJobSpec = spec
         self.layout = layout
         self.first: ResetReply | None = None
-        """How an episode of the first row begins, once a sandbox has shown it."""
+        """How the environment begins an episode of the first row; None until a sandbox has shown it."""
 
     def basics(self, store: Store, cache: Path) -> Ready:
         """Check data, model and tokenizer. Blocking: run it in a thread.
@@ -104,7 +105,7 @@ class Runner(Checklist):
         self._need("Weights", lambda: tensors.whole(spec.model, folder, store), str)
         modules: list[str] | None = None
         lora, start = spec.model.effective_lora, spec.model.warm_start
-        # A job that resumes does not need the weights that it began with. They may be gone.
+        # A job that resumes does not need the weights that it started from, and they may be deleted.
         if start is not None and self._resumes(store):
             start = None
         if lora is not None and (lora.targets or start is not None):
@@ -126,7 +127,9 @@ class Runner(Checklist):
         return Ready(data, chosen, length, folder, own_template(tokenizer))
 
     def _tasks(self, data: Data) -> None:
-        """Check that each row has a task if a column names it. Metrics show a bounded number of tasks.
+        """If the spec names a column of tasks, check that each row has a task.
+
+        Metrics show a bounded number of tasks.
 
         Raises:
             JobError: `ColumnMissing`, or `TaskUnknown`: no training row has a task with a weight.
@@ -147,7 +150,7 @@ class Runner(Checklist):
                 self._need("TaskWeights", partial(checks.task_weights, found, spec.task_weights), str)
 
     def _overlaps(self, data: Data) -> None:
-        """Check that no held-out row is trained on.
+        """Check that no row of the validation or test split is also a training row.
 
         Raises:
             JobError: `SplitsOverlap`, if the policy is Enforce.
@@ -190,9 +193,9 @@ class Runner(Checklist):
     async def environment(
         self, ready: Ready, broker: Broker, start_number: int, judges: Judges | None = None
     ) -> None:
-        """One real sandbox: import, reset and judgement, then the checks that need its prompt.
+        """Check import, reset and judgement in one real sandbox, and run the checks that need its prompt.
 
-        This ends the preflight, unless it `samples`.
+        This ends the preflight, unless baseline episodes follow (`samples`).
 
         Raises:
             JobError: a check failed and the policy is Enforce, or no sandbox was available.
@@ -225,7 +228,7 @@ class Runner(Checklist):
 
 
 def _task_counts(named: Sequence[str]) -> str:
-    """The tasks with the most rows, and their number of rows."""
+    """The check's message: the number of tasks, and the largest tasks with their number of rows."""
     counts = Counter(named)
     largest = ", ".join(f"{task} ({count})" for task, count in counts.most_common(MAX_TASKS))
     return f"{len(counts)} tasks, with rows: {largest}{', ...' if len(counts) > MAX_TASKS else ''}"

@@ -1,4 +1,4 @@
-"""Plays episodes without a model: a script's tool calls and its last message, in a sandbox of its own."""
+"""Plays scripted episodes without a model. Each script has its own sandbox, tool calls and last message."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from headway_coordinator.preflight.checks import lowest_report
 from headway_coordinator.sandboxes import Broker, Sandbox
 
 TRIES: Final = 2
-"""The most tries of a script that was lost with a sandbox or a judge, without a fault of the environment."""
+"""The most tries of a script whose sandbox or judge failed without a fault of the environment."""
 ERROR_LENGTH: Final = 2000
 JUDGES: Final = "spec.judges["
-"""The prefix of the field in a judge's fault."""
+"""The prefix of the spec's field that a judge's fault names."""
 Bill = Callable[[str, Sequence[Judgement]], Awaitable[None]]
-"""Stores one try's questions to judges, under its lease, which no other try has."""
+"""Stores and bills the judgements of one try, under the try's unique name."""
 _log = logging.getLogger(__name__)
 
 
 class _LostError(Exception):
-    """The platform or a judge failed, not the environment; `so_far` is the script's result until then."""
+    """The platform or a judge failed, not the environment. `so_far` is the script's result before that."""
 
     def __init__(self, so_far: PlayedScript) -> None:
         super().__init__(so_far.error)
@@ -52,7 +52,7 @@ class _Try:
     lease: str
     judgements: list[Judgement] = field(default_factory=list)
     judge: str | None = None
-    """The judge whose answer is awaited."""
+    """The judge for whose answer the try waits now; None: it waits for none."""
 
     def waits(self, judge: str | None) -> None:
         self.judge = judge
@@ -64,7 +64,7 @@ class _Try:
         return fault.cause is None or (fault.cause.field or "").startswith(JUDGES)
 
     def failed(self, fault: InfraError | TimeoutError, seconds: float) -> playing.NoReplyError:
-        """The failure in the form for the script."""
+        """The failure in the form in which a script records it."""
         if isinstance(fault, InfraError):
             cause = fault.cause.reason if fault.cause is not None else None
             return playing.NoReplyError(str(fault)[:ERROR_LENGTH], cause)
@@ -78,14 +78,14 @@ class _Try:
 
 @dataclass
 class Player:
-    """Plays scripts. Only the environment's answers are used."""
+    """Plays scripts in sandboxes, and collects the environment's answers."""
 
     spec: RLTrainingJobSpec
     broker: Broker
     limiter: AdaptiveSemaphore
     """Bounds the scripts that run at once."""
     lease: str
-    """The prefix of its leases' names."""
+    """The prefix of the names of all leases."""
     judges: Judges = field(default_factory=Judges)
     """The judges that the environment may ask."""
     bill: Bill = _free
@@ -95,10 +95,12 @@ class Player:
     waiting: dict[str, str] = field(default_factory=dict)
     """Lease -> why its lost script is not retried yet."""
     grouped: bool = False
-    """Whether the environment rewards whole groups, as its sandboxes said."""
+    """Whether the environment rewards whole groups; its sandboxes say so at reset."""
 
     async def play(self, scripts: Sequence[Script]) -> list[PlayedScript]:
-        """Play all scripts, each after the one that it names. Returns their results in order.
+        """Play all scripts, and return their results in the same order.
+
+        A script that names another one in `after` waits for it.
 
         Raises:
             JobError: `Superseded`: another coordinator has claimed the sandboxes.
@@ -124,7 +126,7 @@ class Player:
             over[script.check, script.label].set()
 
     async def _once_more(self, lease: str, script: Script) -> PlayedScript:
-        """Play a script, and play it again if it was lost without a fault of the environment."""
+        """Play a script. It is played again if its try was lost without a fault of the environment."""
         found = PlayedScript(script)
         for attempt in range(TRIES):
             await self._judges_ready(lease, found.error)
@@ -140,7 +142,7 @@ class Player:
         return found
 
     async def _judges_ready(self, lease: str, why: str | None) -> None:
-        """Return once each judge that failed answers again. `why`: how the script was lost, if it was."""
+        """Return once each judge that failed answers again. `why` says why the last try was lost, if any."""
         if why is None:
             await self.judges.ready()
             return
@@ -156,7 +158,7 @@ class Player:
         """Play a script in a sandbox of its own.
 
         Raises:
-            _LostError: something other than the environment ended it.
+            _LostError: something other than the environment ended the try.
         """
         rollout, began = self.spec.rollout, time.monotonic()
         seconds = self.spec.environment.sandbox.deadline_seconds
@@ -196,7 +198,7 @@ class Player:
             found: PlayedScript = end.value
         if lost:
             raise _LostError(found)
-        # No script can report what an agent reports about itself, so there is no reward then.
+        # If the agent reports its own reward, a script has no reward, because no agent took part.
         return dataclasses.replace(found, reward=None) if lowest_report(self.spec) else found
 
     async def _asked(self, sandbox: Sandbox, request: playing.Request, one: _Try) -> playing.Reply:

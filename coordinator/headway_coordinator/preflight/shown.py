@@ -1,4 +1,4 @@
-"""The results of the checks on baseline episodes, as status and metrics show them. Pure."""
+"""Converts the findings on baseline episodes to the form of the status and of metrics. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORDS: Final = {"Fail": "failed", "Warn": "warned", "Unknown": "not known", "Pas
 
 
 def lines(findings: Sequence[Finding]) -> list[st.PreflightFinding]:
-    """The first findings, as many as a status has room for."""
+    """The gravest findings, as many as a status has room for."""
     return [_line(found) for found in gravest_first(findings)[:MAX_LINES]]
 
 
@@ -34,7 +34,7 @@ def _line(found: Finding) -> st.PreflightFinding:
 
 
 def sentence(found: Finding) -> str:
-    """What was found, what to change, and how many episodes would be enough if there were too few."""
+    """A finding as text: what was observed, what to change, and how many episodes are needed to tell."""
     parts = [found.observed, found.advice]
     if found.needs is not None:
         parts.append(f"{found.needs} episodes would be enough to tell")
@@ -51,14 +51,14 @@ def _number(found: Finding) -> str | None:
 
 
 def summary(findings: Sequence[Finding], *more: str | None) -> str:
-    """How many checks failed, warned, are unknown and passed; and `more`."""
+    """The number of checks with each verdict, followed by the remarks in `more`."""
     counts = Counter(found.verdict for found in findings)
     parts = [f"{counts[verdict]} {WORDS[verdict]}" for verdict in GRAVEST_FIRST if counts[verdict]]
     return "; ".join([", ".join(parts) or "nothing was judged", *filter(None, more)])[:WORD_LIMIT]
 
 
 def samples(findings: Sequence[Finding], episodes: int, wanted: int) -> Iterator[Sample]:
-    """The findings for Prometheus."""
+    """The findings, and the number of episodes so far and in all, as samples for Prometheus."""
     yield Sample("preflight/episodes", episodes)
     yield Sample("preflight/wanted_episodes", wanted)
     for found in findings:

@@ -1,4 +1,4 @@
-"""What samples the baseline: the job's model on a rollout server, or an endpoint that a person named."""
+"""The sources of baseline episodes: the job's model on a rollout server, or an endpoint that a user named."""
 
 from __future__ import annotations
 
@@ -31,49 +31,49 @@ from headway_coordinator.sandboxes import Witness
 
 NOT_ASKED: Final = "the preflight samples nothing now"
 PATIENCE_SECONDS: Final = 120.0
-"""Longest time without one success at an endpoint. A person waits for it."""
+"""The longest time that an endpoint may have no success. It is short, because a person waits meanwhile."""
 Witnesses = Callable[[str], Witness]
-"""Given an episode's id, who notes what its sandbox answers."""
+"""Episode id -> the witness that notes the answers of the episode's sandbox."""
 
 
 class Source(Protocol):
-    """Samples the turns of baseline episodes."""
+    """A model that samples the turns of baseline episodes."""
 
     @property
     def state(self) -> Literal["Sampling", "Running"]:
-        """The preflight's state meanwhile. Sampling makes the operator start a rollout server."""
+        """The preflight's state while this source samples. `Sampling` makes the operator start a server."""
 
     @property
     def sampled_by(self) -> SampledBy:
-        """As `GroupRecord.sampled_by`."""
+        """The value of `GroupRecord.sampled_by`."""
 
     @property
     def model(self) -> str | None:
-        """The endpoint's model. None: the job's own model samples."""
+        """The name of the endpoint's model; None: the job's own model samples."""
 
     @property
     def note(self) -> str | None:
-        """A remark for the summary, if other weights than the job's first ones sample."""
+        """A remark for the summary, if the weights are not those that the job starts from."""
 
     @property
     def limiter(self) -> AdaptiveSemaphore:
         """Bounds the episodes in flight."""
 
     def serving(self, *, answered: bool) -> AbstractAsyncContextManager[None]:
-        """Keep the source available during the block, which begins once it answers.
+        """Wait until the source answers, and keep it available during the block.
 
         Args:
-            answered: whether an earlier process had answers from it.
+            answered: whether an earlier process had answers from this source.
 
         Raises:
-            JobError: it does not answer.
+            JobError: the source does not answer.
         """
 
     def episode(self, episode_runners: EpisodeRunners, witness: Witnesses) -> Run:
-        """A function that runs an episode. Call it once `serving` has begun."""
+        """A function that runs an episode. Call this inside the block of `serving`."""
 
     def problem(self) -> str | None:
-        """The part that keeps turns from being sampled, and why."""
+        """Why turns cannot be sampled now; None if they can."""
 
 
 @dataclass
@@ -87,7 +87,7 @@ class OnServer:
     key: str
     """The coordinator's key for rollout servers."""
     patience: float
-    """For how many seconds the server may fail to load the weights."""
+    """The longest time, in seconds, that the server may fail to load the weights."""
     state: Literal["Sampling"] = "Sampling"
     sampled_by: SampledBy = "servers"
     model: str | None = None
@@ -101,11 +101,14 @@ class OnServer:
         key: str,
         discover: Discover,
     ) -> OnServer:
-        """A server that `discover` finds, with the weights and the remark of `start.manifest`."""
+        """A source on the server that `discover` finds.
+
+        `weights` is the result of `start.manifest`: the weights, and a remark about them.
+        """
         manifest, note = weights
         fleet = Fleet(http, key, discover, unannounced=NOT_ASKED)
         await fleet.want(manifest)
-        # As many episodes as one server of a validation gets.
+        # The same number of episodes as in a validation, which also has one server.
         limiter = AdaptiveSemaphore(spec.validation_episodes)
         return cls(fleet, note, limiter, http, key, spec.pending_deadline_seconds)
 

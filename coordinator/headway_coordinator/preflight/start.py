@@ -1,4 +1,4 @@
-"""The weights that baseline episodes are sampled with: those that the job starts from."""
+"""Finds the weights that sample baseline episodes: those that the job starts from, or the base model's."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from headway_api.stored import read
 from headway_api.warm_start import OF_A_JOB
 
 BEFORE_TRAINING: Final = PolicyVersion(incarnation=10**9, step=0)
-"""The version of weights that no learner has announced. No learner ever uses it, so a server that holds them
-takes the learner's first ones."""
+"""The policy version of weights that no learner has published. Learners never use this version, so a server
+that holds such weights loads the learner's first weights later."""
 NOT_THE_START: Final = "sampled by the base model, not by the weights of spec.model.warmStart"
 
 
 def manifest(model: ModelSpec, store: Store) -> tuple[WeightsManifest, str | None]:
-    """The weights that the server must hold, and a remark if the job does not start from them.
+    """The weights that the server must hold, and a remark if the job does not start from them. Blocking.
 
-    Another job's weights can be verified, because its learner published a proof. Otherwise the base model is
-    sampled: the weights have no proof, or are an adapter that is still to be merged. Blocking.
+    Weights of another job can be verified, because that job's learner published a proof. If the weights have
+    no proof, or are an adapter that is still to be merged, the base model is sampled instead.
     """
     base = WeightsManifest(version=BEFORE_TRAINING, kind="base", uri=model.base, files=[])
     if model.warm_start is None:

@@ -1,4 +1,4 @@
-"""The base model's tensors, from the headers of its safetensors files. No weights are fetched."""
+"""Reads and checks the headers of the base model's safetensors files, without fetching the weights."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from headway_api.weights_format import LONGEST_HEADER, MODEL_FILE
 
 INDEX_FILE: Final = f"{MODEL_FILE}.index.json"
 FIRST_BYTES: Final = 1 << 17
-"""Bytes of the first request, because most headers are shorter."""
+"""Bytes that are requested first. Most headers are shorter, so one request is usually enough."""
 
 LAYER: Final = re.compile(r"(.*?)\.(\d{1,5})\.")
-"""In a tensor's name: the name of the layers, and the layer's number."""
+"""Matches a tensor's name. The groups are the name of the list of layers, and the layer's number."""
 
 Shapes = dict[str, tuple[int, ...]]
 
 
 def shapes(model: ModelSpec, folder: Path, store: Store) -> Shapes:
-    """Shape of each tensor of `spec.model.base`, whose configuration lies in `folder`. Blocking.
+    """Tensor -> its shape, for `spec.model.base`, whose configuration is in `folder`. Blocking.
 
     Raises:
         JobError: `ModelIncomplete`: there are no safetensors weights; `ModelNotLoadable`: their headers
@@ -43,12 +43,12 @@ def shapes(model: ModelSpec, folder: Path, store: Store) -> Shapes:
 
 
 def _files(folder: Path) -> list[str]:
-    """Names of the files with the weights."""
+    """The names of the files that hold the weights."""
     return sorted(set(_index(folder).values())) or [MODEL_FILE]
 
 
 def _index(folder: Path) -> dict[str, str]:
-    """Tensor -> its file; empty if there is one file without an index."""
+    """Tensor -> its file, from the index; empty if the model has one file without an index."""
     index = folder / INDEX_FILE
     if not index.exists():
         return {}
@@ -60,10 +60,10 @@ def _index(folder: Path) -> dict[str, str]:
 
 
 def whole(model: ModelSpec, folder: Path, store: Store) -> str:
-    """Check the weights' files against their headers, index and config.json. Returns a summary.
+    """Check the files of the weights against their headers, the index and config.json. Returns a summary.
 
-    Blocking. Files of the hub are checked against its digests when they are fetched. The learner builds the
-    model, so it refuses tensors that are missing within a layer.
+    Blocking. Files of the hub are compared with the hub's digests when they are fetched. Tensors that are
+    missing within a layer are not detected here: the learner refuses them when it builds the model.
 
     Raises:
         JobError: `ModelNotLoadable`: a file is cut short, too long, or has no header. `ModelIncomplete`: a
@@ -109,7 +109,7 @@ def _without(stored: Iterable[str], wanted: int) -> str | None:
 
     Args:
         stored: names of the tensors.
-        wanted: how many layers the language model has; 0: not known.
+        wanted: number of layers of the language model; 0: unknown.
     """
     parts = defaultdict[str, set[int]](set)
     for name in stored:
@@ -125,11 +125,11 @@ def _without(stored: Iterable[str], wanted: int) -> str | None:
 
 
 def _layers(folder: Path) -> int:
-    """The number of the language model's layers in config.json; 0 if it has none."""
+    """The number of the language model's layers, from config.json; 0 if it is unknown."""
     try:
         config = read_config(folder / "config.json")
     except (OSError, ValueError):
-        return 0  # another check reports what is wrong with it
+        return 0  # another check reports what is wrong with config.json
     for part in (config.get("text_config"), config):
         if isinstance(part, dict) and isinstance(found := part.get("num_hidden_layers"), int):
             return found
@@ -137,13 +137,13 @@ def _layers(folder: Path) -> int:
 
 
 def weights(model: ModelSpec, folder: Path, store: Store) -> dict[str, str]:
-    """By file: what distinguishes the weights of `spec.model.base` from others at the same address. Blocking.
+    """Identifies the weights of `spec.model.base`, which may change at the same address. Blocking.
 
-    It is the size and the first bytes of each file: the header, and the tensors after it. For the hub it is
-    the commit.
+    The result maps each file to its size and the hash of its first bytes, which are the header and some
+    tensors. For a model of the hub, the result has the commit.
 
     Raises:
-        JobError: `ModelUnavailable`: a file may not be read.
+        JobError: `ModelUnavailable`: reading a file is not allowed.
     """
     if model.base.startswith(HUB):
         return {"commit": folder.name}  # the commit names the folder of a snapshot
@@ -160,7 +160,7 @@ def weights(model: ModelSpec, folder: Path, store: Store) -> dict[str, str]:
 
 
 def _length(uri: str, entries: dict[str, Any]) -> int:
-    """Bytes of the tensors in a header."""
+    """The number of bytes that the tensors of a file take, by its header."""
     try:
         ends = [int(entry["data_offsets"][1]) for name, entry in entries.items() if name != "__metadata__"]
     except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
@@ -179,11 +179,11 @@ def _of_file(store: Store, uri: str) -> Shapes:
 
 
 def _header(store: Store, uri: str) -> tuple[int, dict[str, Any]]:
-    """Bytes of a safetensors file before its tensors, and the entry of each tensor.
+    """The number of bytes before the tensors of a safetensors file, and the header's entries by name.
 
     Raises:
         ObjectNotFoundError: there is no such file.
-        JobError: it may not be read, or has no header.
+        JobError: reading the file is not allowed, or it has no header.
     """
     with _readable():
         start = store.get_start(uri, FIRST_BYTES)
@@ -201,7 +201,7 @@ def _header(store: Store, uri: str) -> tuple[int, dict[str, Any]]:
 
 @contextmanager
 def _readable() -> Iterator[None]:
-    """Turn a denied request for a file into the model's fault."""
+    """Turn a denied request for a file into a `JobError` about the model."""
     try:
         yield
     except StoreDeniedError as error:

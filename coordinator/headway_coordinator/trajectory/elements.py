@@ -238,7 +238,7 @@ class Xml:
         """The position in `tags` of the tag at which a value without a paired closing tag ends.
 
         None if nothing ends the value. A value on lines of its own ends at a line that begins with a closing
-        tag or with another argument, unless `text` has that argument. Otherwise it ends at `end`.
+        tag or a new argument. Arguments in `text` do not count. Without such a line, it ends at `end`.
         """
         if self._framed(raw, tags[at]):
             for place in range(at + 1, end):
