@@ -1,4 +1,4 @@
-"""The coordinator of an evaluation: connects the parts, and holds no logic."""
+"""The coordinator's process for an evaluation: connects the parts, and has no logic of its own."""
 
 from __future__ import annotations
 

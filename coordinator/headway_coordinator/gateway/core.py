@@ -55,7 +55,7 @@ class Engine(Protocol):
 
 
 class Gateway:
-    """Chat completions over an engine that works with token ids."""
+    """Answers turns with an engine that works with token ids."""
 
     def __init__(self, renderer: Renderer, engine: Engine, context_length: int, timeout: float) -> None:
         self._renderer = renderer

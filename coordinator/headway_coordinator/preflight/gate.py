@@ -77,7 +77,7 @@ def check_prices(job: EvalConfig, book: prices.DatedPrices) -> str:
 
 
 def classes(job: EvalConfig, name: str) -> Iterator[str]:
-    """The classes of a candidate's usage, named as in the bill. None for a candidate that is not resolved."""
+    """The classes of a candidate's usage, named as in the bill. Empty for an unresolved candidate."""
     resolved = next((each for each in job.candidates if each.name == name), None)
     asked = job.spec.asked(name)
     if resolved is None:

@@ -52,7 +52,7 @@ class Call:
     tags: tuple[str, str] = ("", "")
     """The tags around `raw`. The second is empty if the call was cut off."""
     id: str | None = None
-    """The model's own id of the call, or the gateway's. See `call_ids`."""
+    """The model's own id of the call, or one of the gateway; `call_ids.py` sets it."""
 
     @property
     def kind(self) -> MalformedKind | None:

@@ -55,32 +55,32 @@ class Bounded:
     _tokenizer: Any
     family: str = ""
     proof: Proof | None = None
-    """`family` and `proof` are as in `Renderer`."""
+    """The abilities that the probe has proven; None if the probe has not run."""
 
     @cached_property
     def longest_token(self) -> Extent | None:
-        """See `Renderer`."""
+        """The largest size of one token; None: there is no known bound."""
         return longest_token(self._tokenizer)
 
     def text(self, ids: Sequence[int]) -> str:
-        """See `Renderer`."""
+        """The text of tokens, including special tokens."""
         return decoded(self._tokenizer, list(ids))
 
     @property
     def vocabulary(self) -> int:
-        """See `Renderer`."""
+        """The size of the vocabulary: every token id is smaller."""
         return len(self._tokenizer)
 
     def encode(self, text: str, *, whole: bool) -> list[int]:
-        """See `Renderer`."""
+        """A text's token ids. With `whole`, they include the tokens that the tokenizer adds to every text."""
         return list(self._tokenizer.encode(text, add_special_tokens=whole))
 
     def longer(self, text: str, limit: int) -> bool:
-        """See `Renderer`."""
+        """Whether a text has more than `limit` tokens; see the function `longer`."""
         return longer(self._tokenizer, text, limit)
 
     def without_reasoning(self) -> list[int]:
-        """See `Renderer`."""
+        """Token ids that close the reasoning that a prompt begins; empty if it begins none."""
         asked: list[Message] = [{"role": "user", "content": "Hello."}]
         try:
             prompt = self.render_text(asked, [], generate=True)
@@ -90,11 +90,11 @@ class Bounded:
         return [] if marks is None else self.encode(f"\n{marks[1]}\n\n", whole=False)
 
     def render_text(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str:
-        """See `Renderer`."""
+        """A conversation as text, with or without the beginning of the model's next turn."""
         raise NotImplementedError
 
     def exceeds(self, messages: Sequence[Message], tools: Sequence[Tool], limit: int) -> bool:
-        """See `Renderer`."""
+        """Whether a conversation surely has more than `limit` tokens, found without encoding all of it."""
         try:
             text = template_text(self._tokenizer, messages, tools, generate=True)
         except Exception:  # a template raises whatever its author chose: count text that every template has
