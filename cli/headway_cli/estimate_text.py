@@ -30,7 +30,7 @@ def text(made: Made, book: PriceBook, plays: str) -> str:
         lines.append(f"not in the cost: {', '.join(made.unpriced)}")
     lines.append(f"prices {made.price_book}, SHA-256 {book.digest[:HASH]}")
     if made.why:
-        lines.append(f"no more is known: {made.why}")
+        lines.append(f"no closer estimate is possible: {made.why}")
     return "\n".join(lines)
 
 

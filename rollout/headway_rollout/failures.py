@@ -26,7 +26,7 @@ CONSEQUENCES: Final = (
 LOADABLE: Final = (
     "give a complete Hugging Face folder (config.json, safetensors weights) of a model that this vLLM loads"
 )
-LOGGED: Final = "its log has the rest"
+LOGGED: Final = "see the rollout server's log"
 PASSING: Final = (
     "Address already in use",
     "failed to be inspected",

@@ -38,7 +38,7 @@ has the result, and explains every **no**.
 A call that cannot be read is kept in the row, counted by what is wrong with it, and never carried out. The
 metrics are `rollout/tool_calls/malformed_share` and, by kind, `rollout/tool_calls/malformed_share_of/{kind}`
 ([metrics](operations.md#metrics)).
-This includes a call if a tag behind it ends nothing, because that tag may end one of its values.
+This includes a call with an unpaired closing tag after it, because that tag may end one of its values.
 It also includes a call as JSON without the family's tags, and one whose arguments have another key.
 
 The columns:

@@ -43,7 +43,7 @@ def require_complete(job: Json) -> None:
         raise RunFailedError(name, by_type["Failed"].get("reason", ""), by_type["Failed"].get("message", ""))
     kind = next((each for each in HOLDING if progress.is_true(job, each)), None)
     if kind is None:
-        raise RunHeldError(f"{name} is not running: no process runs it; train it again to continue")
+        raise RunHeldError(f"{name} is not running: no process runs this job: train it again to continue")
     raise RunHeldError(
         f"{name} is not running: {by_type[kind].get('reason', '')}: {by_type[kind].get('message', '')}"
     )

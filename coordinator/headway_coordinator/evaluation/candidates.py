@@ -104,11 +104,11 @@ def readable_models(job: EvalConfig, store: Store, cache: Path) -> dict[str, Rea
             found[candidate.name] = known[key]
         except CandidateError as fault:
             logs.event(
-                _log, "model-not-at-hand", level=logging.WARNING, candidate=candidate.name, error=str(fault)
+                _log, "model-unavailable", level=logging.WARNING, candidate=candidate.name, error=str(fault)
             )
         except JobError as error:
             logs.event(
-                _log, "model-not-at-hand", level=logging.WARNING, candidate=candidate.name, error=str(error)
+                _log, "model-unavailable", level=logging.WARNING, candidate=candidate.name, error=str(error)
             )
             break
     return found

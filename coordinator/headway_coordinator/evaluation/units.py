@@ -220,7 +220,7 @@ class Units:
                 ending = error.termination
                 logs.event(
                     _log,
-                    "model-not-had",
+                    "model-not-loaded",
                     level=logging.WARNING,
                     candidate=candidate.name,
                     error=ending.message,

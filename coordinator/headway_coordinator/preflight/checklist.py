@@ -282,7 +282,7 @@ class Checklist:
 
 
 def _is_there(base: str, _folder: Path) -> str:
-    return f"{base} is there"
+    return f"{base} exists"
 
 
 def _waits_for(problem: Problem) -> Check:

@@ -95,7 +95,7 @@ class Runner(Checklist):
         folder = self._need(
             "Model",
             lambda: fetch(spec.model, store, cache, weights=False),
-            lambda _: f"{spec.model.base} is there",
+            lambda _: f"{spec.model.base} exists",
         )
         length = self._need(
             "ContextLength",

@@ -21,11 +21,11 @@ Tool = dict[str, Any]
 
 
 UNCLOSED, NO_NAME, NO_ARGUMENTS = "unclosed block", "missing name", "arguments are not an object"
-MISNAMED: Final = "arguments are missing, and the call has keys of no meaning"
+MISNAMED: Final = "arguments are missing, and the call has unknown keys"
 BESIDE: Final = frozenset({"name", "tool_name", "id", "tool_call_id", "type"})
 """Keys that a call as JSON may have besides its arguments."""
 STRUCTURE = "malformed structure"
-CUT: Final = f"{STRUCTURE}: a tag behind it ends nothing, so it may be cut off in a value"
+CUT: Final = f"{STRUCTURE}: an unpaired closing tag follows, so the call may be cut off within a value"
 NOT_JSON: Final = "an argument that must be an object or a list is not JSON"
 UNREADABLE: Final = (ValueError, RecursionError, MemoryError)
 """Errors that Python's parsers raise for hostile text, such as very deep brackets or very long numbers."""

@@ -267,7 +267,7 @@ def _chosen(tokenizer: Any, family: str, tool_call_parser: str) -> Renderer:
             # The tokenizer lacks the family's special tokens, or its template rejects the test conversations
             # with some error. This renderer is skipped, and the model's template is used in the end.
             message = shortened(f"{type(error).__name__}: {error}", 300)
-            logs.event(_log, "renderer-passed-over", renderer=name, error=message)
+            logs.event(_log, "renderer-skipped", renderer=name, error=message)
     style = wish or next((style for style in TOKENS if _has(tokenizer, style)), None)
     usual = Template(tokenizer, style, _reader(style, tokenizer))
     return best(tokenizer, () if wish else candidate_renderers(tokenizer, GRAMMARS), usual, style or "")

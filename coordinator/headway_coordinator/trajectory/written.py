@@ -374,7 +374,8 @@ class Written:
         if not (ends or (last and thinking.endswith(last.rstrip()))):
             return []
         return [
-            malformed(one.raw, f"{STRUCTURE}: it is in reasoning without an end", one.tags) for one in calls
+            malformed(one.raw, f"{STRUCTURE}: the call is in reasoning without a closing tag", one.tags)
+            for one in calls
         ]
 
     @property

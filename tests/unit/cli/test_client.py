@@ -268,7 +268,7 @@ def test_the_wait_for_an_idle_job_says_why(tmp_path: Path) -> None:
 
 
 def test_the_wait_for_a_job_that_no_process_runs_says_so(tmp_path: Path) -> None:
-    with pytest.raises(RunHeldError, match="no process runs it; train it again"):
+    with pytest.raises(RunHeldError, match="no process runs this job: train it again"):
         local_run(tmp_path, condition("Progressing")).wait()
 
 

@@ -180,7 +180,7 @@ def test_without_environment_prompt_lengths_are_open_and_noted(stage: Stage) -> 
     assert "has no module of spec.environment.entrypoint (environment:RefundDesk)" in printed["notes"][0]
     assert float(printed["high"]) >= float(stage.by_the_command()["high"])
     text = shown(str(stage.file))
-    assert "no more is known: the first messages of an episode are not known" in text.stdout
+    assert "no closer estimate is possible: the first messages of an episode are not known" in text.stdout
     assert "write --environment FOLDER" in text.stderr
 
 
