@@ -1,1 +1,1 @@
-"""The operator: turns an RLTrainingJob into pods and keeps its status true."""
+"""The operator: turns RLTrainingJobs and RLEvalJobs into pods, and keeps their statuses up to date."""

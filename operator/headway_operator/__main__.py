@@ -1,4 +1,4 @@
-"""`python -m headway_operator`."""
+"""Runs the operator: `python -m headway_operator`."""
 
 import sys
 

@@ -1,7 +1,7 @@
-"""Which hosts a job may send the platform's processes to. Pure.
+"""Decides to which hosts a job may make the platform's processes send requests. Pure.
 
-These functions judge an address as it is written. A name resolves later, and its result may change. The
-network has to guard against that (docs/security.md).
+These functions judge only the text of an address. A host name is resolved later, and may then lead elsewhere.
+The network has to guard against that (docs/security.md).
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ LOOPBACK_NAMES: Final = re.compile(r"(.+\.)?localhost|localhost\.localdomain|ip6
 NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 """The well-known prefix that precedes an IPv4 address (RFC 6052)."""
 LOCAL_NAT64: Final = ipaddress.IPv6Network("64:ff9b:1::/48")
-"""The prefix of a network's own translators (RFC 8215). They choose how many bits precede the address."""
+"""The prefix of a network's own translators (RFC 8215). The translators choose how many bits
+precede the address."""
 UNCLEAR_STEPS: Final = re.compile(r"%25|%5c", re.IGNORECASE)
 """A doubly escaped character or an escaped backslash in a path. Servers disagree on what these mean."""
 PORTS: Final = {"http": 80, "https": 443}
@@ -81,7 +82,7 @@ def check_pattern(pattern: str) -> str:
 
 
 def matches(pattern: str, url: Url) -> bool:
-    """Whether a URL is below a pattern; compares scheme, host and port, then whole segments of the path."""
+    """Whether a URL matches a pattern in scheme, host and port, and its path is the pattern's or below it."""
     known = _of_pattern(pattern)
     if known is None or (known.scheme, known.port) != (url.scheme, url.port):
         return False
@@ -92,7 +93,7 @@ def matches(pattern: str, url: Url) -> bool:
 
 def _climbs(path: str) -> bool:
     """Whether some server may resolve a path to a place outside its prefix."""
-    # A servlet container drops what follows ; in a segment: it reads /v1/..;/x as /x.
+    # A servlet container drops everything after a semicolon in a segment: it reads /v1/..;/x as /x.
     steps = (step.partition(";")[0] for step in unquote(path).split("/"))
     return UNCLEAR_STEPS.search(path) is not None or ".." in steps
 
@@ -107,7 +108,7 @@ def _of_pattern(pattern: str) -> Url | None:
 
 
 def forbidden(host: str, api_server: str = "") -> str | None:
-    """Why no job may send requests to a host. None: it may.
+    """Why no job may send requests to a host; None if a job may.
 
     Args:
         host: the host of a URL, in lower case.

@@ -1,8 +1,9 @@
-"""The process, and the only module that knows kopf: an event arrives, a key goes into the queue.
+"""The operator's process, and the only module that imports kopf. Each kopf event queues the key of one job.
 
-kopf watches only the custom resources: no pods, no index, and no handler with state, since those write
-annotations. It has no leader election, so it runs inside the Lease. It sees only the identity of a job
-(`session`). A worker reads the rest within bounds.
+kopf watches only the custom resources, and no pods. The operator uses no kopf index, and no handler that
+keeps state, since such handlers write annotations. kopf has no leader election, so it starts once this
+replica holds the Lease. kopf sees only the identity of a job (see `session`). A worker reads the rest of the
+job, with limits on size and depth.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ LISTED_TOGETHER: Final = 8
 
 
 def registry(controller: Controller) -> kopf.OperatorRegistry:
-    """kopf's handlers: every event of a custom resource goes to the controller."""
+    """kopf's handlers, which pass every event of a custom resource to the controller."""
     handlers = kopf.OperatorRegistry()
 
     @kopf.on.startup(registry=handlers)
@@ -143,7 +144,7 @@ def _name_job(record: logging.LogRecord) -> bool:
 
 
 def _stop(number: int, frame: object) -> None:
-    """Handle signals until kopf does. The first process of a container has no default handlers."""
+    """Exit on SIGTERM until kopf handles it. The first process of a container has no default handlers."""
     sys.exit(0)
 
 
@@ -155,7 +156,7 @@ def _end(failure: threading.ExceptHookArgs) -> None:
 
 
 def main() -> int:
-    """Entry point. The exit code is 1 if the process could not do its work."""
+    """Entry point. The exit code is 1 if the configuration is refused, or the API server cannot be used."""
     _set_up_log(os.environ.get("LOG_LEVEL", "INFO"))
     threading.excepthook = _end
     signal.signal(signal.SIGTERM, _stop)

@@ -1,9 +1,9 @@
-"""Carries out a plan: server-side apply of what is wanted, deletion of what is not.
+"""Carries out a plan: applies the wanted objects by server-side apply, and deletes the others.
 
-The applier remembers the body that it sent for an object and the version that came back. It sends nothing
-while both are unchanged: every change of an object changes its version, and the watch reports it. A watch may
-miss one, so the applier forgets its memory bit by bit (`forget`). A restarted operator remembers nothing and
-applies everything once, which changes nothing.
+The applier remembers the body that it sent for an object and the resulting version. It sends nothing while
+both are unchanged: every change of an object changes its version, and the watch reports it. A watch may miss
+a change, so the applier forgets a part of its memory at each resync (`forget`). A restarted operator
+remembers nothing and applies everything once, which changes nothing.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ log = logging.getLogger(__name__)
 
 KEY_BYTES: Final = 32
 ROUNDS: Final = 12
-"""Number of resyncs within which each object is applied again."""
+"""Each object is applied again at least once within this many resyncs."""
 CONTEST_MENDS: Final = 5
 CONTEST_SECONDS: Final = 60.0
-"""The operator repairs an object at most `CONTEST_MENDS` times within this many seconds. Then the job backs
-off."""
+"""The operator repairs an object at most `CONTEST_MENDS` times within this many seconds. After that, the
+reconcile fails and is retried with backoff."""
 
 
 class PlanBlockedError(Exception):
-    """The plan cannot be carried out now; `issue` is for the job's status."""
+    """The plan cannot be carried out now. The job's status reports `issue`."""
 
     def __init__(self, issue: Issue) -> None:
         super().__init__(issue.message)
@@ -63,7 +63,7 @@ class Applier:
         self._round = 0
 
     def forget(self) -> None:
-        """Compare some of the objects with the plan again, and every Secret, since no watch covers Secrets.
+        """Forget some objects and every Secret, so that they are applied again. No watch covers Secrets.
 
         Comparing all objects of a hundred jobs at once would take two thousand requests that change nothing.
         """
@@ -78,8 +78,9 @@ class Applier:
 
         The request is a merge patch of the whole list, valid only for the version that was read. So it never
         creates a job, never changes a later job of the same name, and keeps the finalizers of others.
-        Server-side apply would need no version. But it could not remove a finalizer that another manager
-        applied too, from a copy of the job: such a job could never be deleted.
+        Server-side apply would need no version. But if somebody applied a copy of the job with its finalizer,
+        that manager would own the finalizer too. Server-side apply could not remove it, and the job could
+        never be deleted.
 
         Raises:
             OutdatedError: the job has changed; read it again.
@@ -108,7 +109,8 @@ class Applier:
         """Apply and delete as planned; returns the number of requests that changed something.
 
         Raises:
-            PlanBlockedError: an object is in the way, or the API server refuses one.
+            PlanBlockedError: an object is still being deleted, belongs to another owner, is changed back by
+                another client, or is refused by the API server.
         """
         writes = sum(self._delete(body) for body in to_delete)
         for item in wanted:
@@ -158,7 +160,7 @@ class Applier:
         self._mended[ref] = [*recent, now]
 
     def _known(self, uid: str, item: Wanted) -> Json | None:
-        """The object's current state, if this job owns it. The API server is asked if the cache has none."""
+        """The object's current state, if this job owns it. If the cache has none, it is read."""
         kind, namespace, name = item.ref
         known = self._cache.get(kind, namespace, name) or self._api.get(KINDS[kind], namespace, name)
         if known is None:
@@ -222,6 +224,6 @@ class Applier:
 
 
 def _mark(body: Json) -> str:
-    """A value that changes with an object's spec. Kinds without a generation change it with status too."""
+    """A value that changes with an object's spec; for kinds without a generation, with the status too."""
     metadata = body["metadata"]
     return str(metadata.get("generation") or metadata["resourceVersion"])

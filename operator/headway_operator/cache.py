@@ -2,7 +2,7 @@
 
 The response to a write enters the store at once, and an older watch event never replaces it. So a reconcile
 after a write always sees that write, however far the watch lags: a stale view cannot create an object twice.
-(Other controllers keep such expectations as counters; here they are data.)
+(Other controllers count the events that they still expect; this cache compares versions instead.)
 
 Resource versions are compared as numbers, which the API server guarantees for its own resources.
 """
@@ -37,7 +37,7 @@ def _version(body: Json) -> int:
 
 
 class Cache:
-    """Objects by reference and by the uid of the job they are labelled with. Thread-safe."""
+    """Objects by reference, and by the uid of the job that their label names. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -101,7 +101,7 @@ class Cache:
     def replace(self, kind: str, namespace: str | None, items: Iterable[Json], version: int) -> list[Json]:
         """Replace all objects of a kind by a list taken at `version`; returns every object that differs.
 
-        Objects newer than the list come from writes made meanwhile, and stay.
+        Objects newer than the list come from writes after it was taken, and stay.
         """
         with self._lock:
             listed = {ref_of(item): item for item in items}
@@ -123,8 +123,8 @@ class Cache:
             return self._objects.get((kind, namespace, name))
 
     def of_job(self, uid: str, namespace: str) -> list[Json]:
-        """Every object of a namespace with the label of a job's uid. Only its owner reference proves whose it
-        is."""
+        """Every object of a namespace whose label names a job's uid. Only an owner reference proves that an
+        object belongs to the job."""
         with self._lock:
             return [self._objects[ref] for ref in sorted(self._by_job.get(uid, ())) if ref[1] == namespace]
 

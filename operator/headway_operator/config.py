@@ -44,9 +44,9 @@ class JobRoles(Model):
     """The RBAC roles that a job's accounts are bound to. The chart creates them; the operator may not."""
 
     kind: Literal["ClusterRole", "Role"] = "ClusterRole"
-    """With `Role`, every watched namespace has one of each."""
+    """With `Role`, every watched namespace has a copy of each role."""
     prefix: str = "headway"
-    """Prefix of their names."""
+    """Prefix of the roles' names."""
 
 
 class Caps(Model):
@@ -60,7 +60,7 @@ class Caps(Model):
 
 
 class Policy(Model):
-    """What a job may name. An empty list allows everything that is not forbidden to every job."""
+    """Addresses, Secrets and accounts that a job may name. An empty list allows all that no rule forbids."""
 
     agent_urls: tuple[Annotated[str, AfterValidator(check_pattern)], ...] = ()
     """Patterns for the addresses of agents and candidates' endpoints (`addresses.check_pattern`). A pattern
@@ -86,7 +86,7 @@ DEFAULT_RESOURCES: dict[str, Resources] = {
     names.ROLLOUT: _resources("8", "64Gi", cpu_limit="16"),
     names.SANDBOX: _resources("250m", "512Mi"),
 }
-"""By role: used if neither the job nor the platform's configuration names resources."""
+"""Resources by role, if neither the job nor the platform's configuration names any."""
 
 
 class OperatorConfig(Model):
@@ -99,15 +99,16 @@ class OperatorConfig(Model):
     image_pull_secrets: tuple[str, ...] = ()
     """Pull secrets added to every pod of every job. They must exist in the job's namespace."""
     accelerator: str = "nvidia.com/gpu"
-    """Resource that learner and rollout pods request if their resources do not name it; empty: none."""
+    """Resource that learner and rollout pods request if their resources do not name it. If it is empty, they
+    request none."""
     cost_labels: Annotated[tuple[CostLabel, ...], Field(max_length=16)] = names.COST_LABELS
     """Labels of a job that allocate costs. Its pods carry them, and the exports of its bill contain them.
     A name without `/` matches with any prefix and with none."""
     resources: dict[str, Resources] = Field(default_factory=dict)
-    """By role, instead of `DEFAULT_RESOURCES`."""
+    """Resources by role, which replace those in `DEFAULT_RESOURCES`."""
     role_templates: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """By role, sandbox included: a fragment of a PodTemplateSpec. It overrides the operator's template, and
-    the job's own podTemplate overrides it. It is trusted: unlike a job's, it may mount host paths."""
+    the job's own podTemplate overrides it. Unlike a podTemplate of a job, it may mount host paths."""
     cache_size_limit: Quantity = "100Gi"
     """Size limit of the emptyDir for downloaded models and adapters."""
     shm_size_limit: Quantity = "8Gi"
@@ -122,12 +123,12 @@ class OperatorConfig(Model):
     default one. So a second version can run beside the first, on jobs of its own."""
     job_roles: JobRoles = JobRoles()
     watch_namespaces: tuple[str, ...] = ()
-    """Empty: all namespaces."""
+    """Namespaces whose jobs the operator manages; all namespaces if this is empty."""
     resync_seconds: Annotated[float, Field(gt=0)] = 300
-    """The operator compares every job with its plan at least this often, from the watches' view of its
-    objects. In twelve times as long it applies each object again, whatever the watches reported."""
+    """The operator compares every job with its plan at least this often, based on what the watches reported.
+    Within twelve times this long, it applies each object again even if no watch reported a change."""
     workers: Annotated[int, Field(ge=1, le=64)] = 4
-    """Jobs reconciled at the same time."""
+    """Maximum number of jobs that are reconciled at the same time."""
     stalled_after_seconds: Annotated[float, Field(gt=0)] = 3600
     """A job counts as stalled if all its roles run and it makes no progress for this long."""
     lease_name: str = "headway-operator"
@@ -136,8 +137,8 @@ class OperatorConfig(Model):
     port: Annotated[int, Field(ge=0, le=65535)] = 8080
     """Port of /metrics, /healthz and /readyz."""
     liveness_seconds: Annotated[float, Field(gt=0)] = 660
-    """The leader is unhealthy if no watch delivered anything, bookmarks included, for this long: two watch
-    windows."""
+    """The leader is unhealthy if no watch delivered anything, bookmarks included, for this long. Two
+    watches in a row take less."""
     caps: Caps = Caps()
     policy: Policy = Policy()
 

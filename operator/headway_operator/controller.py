@@ -1,4 +1,4 @@
-"""Connects cache, informers, queue and workers: the core without kopf."""
+"""Connects cache, informers, queue and workers. This is the operator's core, and does not use kopf."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from headway_operator.wire import UNREAD
 log = logging.getLogger(__name__)
 
 SANDBOX_PAUSE: Final = 2.0
-"""Sandboxes come and go every second. A job is reconciled at most this often because of them."""
+"""Sandbox pods change every second. Their changes reconcile a job at most once in this many seconds."""
 SHARE_PAUSE: Final = 1.0
-"""A namespace's budget is shared out at most this often because of changes in its jobs' statuses."""
+"""Changes in jobs' statuses share the namespace's budget again at most once in this many seconds."""
 UNREAD_PAUSE: Final = 5.0
-"""Reading a job costs time even if it fails. An unreadable job is read at most this often."""
+"""Even a failed read costs time. An unreadable job is read again at most once in this many seconds."""
 SYNC_SECONDS: Final = 120.0
 UNREADABLE: Final = "Unreadable"
-"""Result of reconciling a job that cannot be read whole. Its status reports it, and nothing is retried."""
+"""Result of reconciling a job that cannot be read whole. The job's status says so, so there is no retry."""
 WEDGED_SECONDS: Final = 300.0
-"""If a key has been due for this long, the workers are stuck."""
+"""If a key has been due for this many seconds, the workers are stuck and the process is unhealthy."""
 
 
 class Controller:
@@ -67,7 +67,7 @@ class Controller:
         telemetry.count_jobs(self.cache, platform.manager)
 
     def start(self) -> None:
-        """List everything, then start the workers.
+        """List all custom resources and their objects, then start the workers.
 
         Raises:
             ApiError: the custom resources cannot be listed; most often their definitions are missing.
@@ -97,7 +97,7 @@ class Controller:
             thread.join(timeout=20)
 
     def custom_changed(self, identity: Json) -> None:
-        """Queue a job or a budget that was seen."""
+        """Queue a job or a budget that kopf reported."""
         ref = self._jobs.announced(identity)
         known = self.cache.get(*ref)
         pause = UNREAD_PAUSE if known is not None and UNREAD in known else 0.0
@@ -105,13 +105,13 @@ class Controller:
         self._wake(ref)
 
     def custom_deleted(self, identity: Json) -> None:
-        """Queue a job or a budget that is gone. The garbage collector deletes what it owned."""
+        """Queue a job or a budget that was deleted. The garbage collector deletes its objects."""
         ref = self._jobs.gone(identity)
         self.queue.add(ref)
         self._wake_budget(ref)
 
     def _wake(self, ref: Ref) -> None:
-        """Queue the budget that this job shares, and the jobs that wait for its weights."""
+        """Queue the budget of this job's namespace, and the jobs that wait for its weights."""
         self._wake_budget(ref)
         kind, namespace, name = ref
         if kind != names.TRAINING_KIND:
@@ -126,7 +126,7 @@ class Controller:
             self.queue.add(budget, SHARE_PAUSE)
 
     def issue(self) -> str:
-        """A fault of this process that a restart would fix, or an empty text."""
+        """A fault of this process that a restart would fix; an empty string if there is none."""
         if not self._threads:
             return ""
         silent = min((time.monotonic() - informer.last_event_at for informer in self._informers), default=0.0)
@@ -140,7 +140,7 @@ class Controller:
         labels = body["metadata"].get("labels", {})
         if name := labels.get(names.LABEL_JOB_NAME):
             pause = SANDBOX_PAUSE if labels.get(names.LABEL_COMPONENT) == names.SANDBOX else 0.0
-            # Objects that an older operator made carry no kind.
+            # Objects that an older version of the operator created have no label for the job's kind.
             kind = labels.get(names.LABEL_JOB_KIND, names.TRAINING_KIND)
             self.queue.add((kind, body["metadata"]["namespace"], name), pause)
 
@@ -165,7 +165,7 @@ class Controller:
             self.queue.add(key, again)
 
     def _try(self, key: Key) -> tuple[float | None, str]:
-        """One reconcile: when to come back, and how it ended."""
+        """Reconcile once; returns the seconds until the next time, and the result of this reconcile."""
         try:
             if key[0] == names.BUDGET_KIND:
                 jobs, again = self._allocator.share(key)
@@ -186,7 +186,7 @@ class Controller:
             logs.event(log, "reconcile-failed", logging.WARNING, **particulars(key), error=words)
             return None, "ApiError"
         except Exception:
-            # One job's fault must not stop the others; it is counted, logged and alerted on.
+            # A bug that one job triggers must not stop the others; it is counted, logged and alerted on.
             log.exception("reconcile-bug", extra={"fields": particulars(key)})
             return None, "Bug"
 

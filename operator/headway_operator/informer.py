@@ -1,7 +1,7 @@
 """Lists and watches the objects that jobs own, by label, with one thread for each kind and namespace.
 
-kopf watches only the custom resources: thousands of pods need a plain cache. Kinds whose content nobody reads
-are watched by their metadata alone. Secrets are not watched at all.
+kopf watches only the custom resources, since thousands of pods need a plain cache. For kinds whose content
+nobody reads, only the metadata is watched. Secrets are not watched at all.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RETRY_SECONDS: Final = 2.0
 
 @dataclass(frozen=True)
 class Source:
-    """One watch."""
+    """What one watch covers: a kind, in one namespace or, if that is None, in all namespaces."""
 
     kind: ResourceKind
     namespace: str | None
@@ -47,7 +47,7 @@ class Source:
 
 
 def sources(namespaces: tuple[str, ...]) -> list[Source]:
-    """A watch for each kind of child, in each namespace or over all of them."""
+    """The watches for each kind of child: one for each of `namespaces`, or one over all if it is empty."""
     return [
         Source(KINDS[kind], namespace, kind in METADATA)
         for namespace in (namespaces or (None,))
@@ -56,7 +56,7 @@ def sources(namespaces: tuple[str, ...]) -> list[Source]:
 
 
 class Informer:
-    """Keeps the cache equal to one collection and reports every object that changed.
+    """Keeps the cache equal to the objects that one source covers, and reports every object that changed.
 
     The informer's thread calls `changed` after it updated the cache.
     """
@@ -94,7 +94,7 @@ class Informer:
                 self._report("watch-lost", error)
                 self._stop.wait(RETRY_SECONDS)
             except (ValueError, KeyError, TypeError) as error:
-                # The answer has another shape. The next list shows what was missed.
+                # The response has an unexpected shape. The next list shows what this watch missed.
                 self._report("watch-unread", error)
                 version = ""
                 self._stop.wait(RETRY_SECONDS)
@@ -133,7 +133,7 @@ class Informer:
         return version
 
     def _take(self, what: str, body: Json) -> None:
-        """Apply one object's event. Of an object that cannot be read, only a deletion is applied."""
+        """Update the cache by one event. For an object that cannot be read, only a deletion has an effect."""
         kind = self._source.kind
         body |= {"apiVersion": kind.api_version, "kind": kind.kind}
         if UNREAD in body:

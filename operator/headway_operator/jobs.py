@@ -1,6 +1,6 @@
-"""The custom resources: events give their identity, then each is fetched alone and within bounds.
+"""Reads the custom resources: events give only an identity, and each object is fetched alone, within bounds.
 
-So an object that is too deep or too large fails only its own read: no watch and no list ever contains it.
+So an object that is too deep or too large fails only its own read: no watch and no list has its content.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Jobs:
         """Identities of the announced objects."""
 
     def announced(self, identity: Json) -> Ref:
-        """Note that a job or a budget was seen; it is not read yet."""
+        """Note that an event reported a job or a budget, without reading the object yet."""
         self._announced.put(identity)
         return ref_of(identity)
 
@@ -38,7 +38,7 @@ class Jobs:
         return [body for body in known if body["metadata"]["namespace"] == namespace]
 
     def list(self, namespaces: Iterable[str | None]) -> set[Ref]:
-        """List the jobs and budgets that exist; returns them and those that are gone.
+        """List the jobs and budgets that exist; returns their references, and those of deleted ones.
 
         Raises:
             ApiError, urllib3.exceptions.HTTPError: they cannot be listed.

@@ -1,7 +1,7 @@
 """The Kubernetes API as the operator uses it: plain JSON objects over the official client's connection.
 
 Typed clients drop fields that they do not know, and need a model per kind. The operator sends and compares
-documents, so it uses plain JSON. Every request has a deadline, and every answer has bounds (`wire`).
+documents, so it uses plain JSON. Every request has a deadline, and `wire` limits what is read.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ SILENCE_SECONDS: Final = 150
 """A connection that is silent for this long is dead: the server sends a bookmark about every minute."""
 PAGE: Final = 100
 EVENTS: Final = 1000
-"""Maximum events that are read. Anyone who may create events may create any number; a job's own are far
-fewer."""
+"""Maximum events that are read from a list. A job has far fewer, but others may create any number of events
+about it."""
 REFUSAL_BYTES: Final = 64 * KIB
-"""Maximum bytes of a refusal by the API server that are read."""
+"""Maximum bytes that are read from an error response of the API server."""
 METADATA_ONLY: Final = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
 
 
@@ -104,7 +104,7 @@ class Api:
     def get(
         self, kind: ResourceKind, namespace: str | None, name: str, *, metadata_only: bool = False
     ) -> Json | None:
-        """An object, or None if there is none. A custom resource contains what could be read (`wire.job`)."""
+        """An object, or None if there is none. A custom resource lacks what `wire.job` cannot read."""
         accept = _accept("", metadata_only)
         try:
             return self._object(kind, "GET", kind.path(namespace, name), accept=accept)
@@ -122,10 +122,10 @@ class Api:
         fields: str = "",
         metadata_only: bool = False,
     ) -> tuple[list[Json], str]:
-        """All objects of a kind (the first `EVENTS` events), and the resource version to watch from.
+        """All objects of a kind, and the resource version to watch from. Of Events, about the first `EVENTS`.
 
-        Custom resources contain only their identity (`wire.identity_of`). Objects that are out of bounds
-        contain it too, with the reason.
+        Custom resources contain only their identity (`wire.identity_of`). An object that is out of bounds
+        also has only its identity, with the reason under `wire.UNREAD`.
         """
         items: list[Json] = []
         query = {"limit": str(PAGE), "labelSelector": selector, "fieldSelector": fields}
@@ -141,7 +141,7 @@ class Api:
             query["continue"] = following
 
     def _page(self, path: str, query: dict[str, str], accept: str) -> bytes:
-        """One page, with few enough objects to be within bounds."""
+        """One page of a list. A page that is too large is requested again with fewer objects."""
         while True:
             try:
                 return self._read("GET", path, query=query, accept=accept, max_bytes=wire.PAGE_BYTES)
@@ -161,7 +161,7 @@ class Api:
     ) -> Iterator[Json]:
         """Events after `version`, bookmarks included, until the server ends the watch.
 
-        An event that cannot be read is left out.
+        Events that cannot be read are omitted.
 
         Raises:
             ApiError: 410 if `version` is too old, or any other refusal.
@@ -214,7 +214,7 @@ class Api:
     def merge(
         self, kind: ResourceKind, namespace: str, name: str, body: Json, *, subresource: str = ""
     ) -> Json:
-        """JSON merge patch."""
+        """Change an object by a JSON merge patch; returns the changed object."""
         path = kind.path(namespace, name) + subresource
         query = {"fieldManager": names.FIELD_MANAGER_OPERATOR}
         content = "application/merge-patch+json"
@@ -223,7 +223,7 @@ class Api:
     def delete(self, kind: ResourceKind, namespace: str, name: str, uid: str | None = None) -> Json | None:
         """Delete an object and, in the background, what it owns; None if it is gone already.
 
-        With `uid`, only the object with that uid is deleted, not a later one of its name.
+        With `uid`, only the object with that uid is deleted, and no later object of the same name.
         """
         body: Json = {"propagationPolicy": "Background"}
         if uid:
@@ -236,7 +236,7 @@ class Api:
             raise
 
     def _object(self, kind: ResourceKind, method: str, path: str, **request: Any) -> Json:
-        """The object in an answer."""
+        """Send a request; returns the object in the response."""
         raw = self._read(method, path, max_bytes=wire.OBJECT_BYTES, **request)
         try:
             return wire.job(raw) if kind.kind in names.CUSTOM else wire.document(raw)
@@ -244,7 +244,7 @@ class Api:
             raise ApiError(0, "OutOfBounds", f"{kind.kind} {path.rpartition('/')[2]}: {error}") from error
 
     def _read(self, method: str, path: str, *, max_bytes: int, **request: Any) -> bytes:
-        """The body of an answer.
+        """Send a request; returns the body of the response.
 
         Raises:
             OutOfBoundsError: the body has more than `max_bytes` bytes.
@@ -309,7 +309,7 @@ def _within(response: urllib3.BaseHTTPResponse, max_bytes: int) -> bytes:
 
 
 def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
-    """The lines of a watch. A line that is out of bounds is empty."""
+    """The lines of a watch. A line with more than `wire.OBJECT_BYTES` bytes is returned empty."""
     rest, beyond = bytearray(), False
     for chunk in response.stream(None, decode_content=True):
         rest += chunk
@@ -322,7 +322,7 @@ def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
 
 
 def connect() -> Api:
-    """The API server of the pod's own cluster, or the one KUBECONFIG names."""
+    """Connect to the API server of the pod's own cluster, or else to the one that KUBECONFIG names."""
     configuration = client.Configuration()
     try:
         config.load_incluster_config(client_configuration=configuration)

@@ -1,4 +1,4 @@
-"""One leader among the replicas, by the official client's election over a Lease."""
+"""Elects one leader among the replicas, by the official client's leader election over a Lease."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class _Lock(LeaseLock):  # type: ignore[misc]
 
 
 class Leadership:
-    """Held from `wait` until `release`; losing it ends the process."""
+    """This replica's leadership, held from `wait` until `release`. Losing it ends the process."""
 
     def __init__(self, name: str, namespace: str) -> None:
         logging.getLogger("leaderelection").setLevel(logging.WARNING)

@@ -1,4 +1,4 @@
-"""A queue of keys: coalesced, one worker a key, first come first served, with exponential backoff.
+"""A queue of keys: each key is queued once, held by one worker at a time, and retried with backoff.
 
 A key that is added while it waits remains one entry. A key that is added while a worker has it runs once more
 afterwards, behind every other key. So a job that changes all the time cannot starve the rest. An earlier due
@@ -27,15 +27,15 @@ class QueueClosedError(Exception):
 
 
 class KeyedQueue(Generic[Key]):
-    """Thread-safe. `clock` is for tests."""
+    """A thread-safe queue of keys. `clock` returns seconds, and tests replace it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._changed = threading.Condition()
         self._due: dict[Key, float] = {}
-        """Waiting key -> when it may run."""
+        """Waiting key -> when it may run, by `clock`."""
         self._heap: list[tuple[float, int, Key]] = []
-        """(due, ticket, key); entries that `_due` does not confirm are stale."""
+        """(due time, ticket, key). An entry is stale if `_due` has another time for its key."""
         self._ticket = itertools.count()
         self._working: set[Key] = set()
         self._failures: dict[Key, int] = {}
@@ -51,7 +51,7 @@ class KeyedQueue(Generic[Key]):
                 self._changed.notify()
 
     def get(self, timeout: float | None = None) -> Key | None:
-        """The next key that is due, or None after `timeout`; call `done` or `retry` with it.
+        """The next key that is due; None after `timeout` seconds. Call `done` or `retry` with the key.
 
         Raises:
             QueueClosedError: the queue was closed.
@@ -102,7 +102,7 @@ class KeyedQueue(Generic[Key]):
             self._release(key)
 
     def retry(self, key: Key) -> float:
-        """Queue a key whose work failed, after a pause that doubles each time. Returns the pause."""
+        """Queue a key whose work failed, after a pause that doubles each time. Returns the seconds."""
         with self._changed:
             failures = self._failures[key] = self._failures.get(key, 0) + 1
             self._release(key)

@@ -1,4 +1,4 @@
-"""Reconciles one job once: observe, plan, apply, report. The queue allows one call a job at a time."""
+"""Reconciles one job once: observe, plan, apply, report. The queue lets no two calls for a job overlap."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Reconciler:
         applied: Callable[[str, str], None],
         latest: Callable[[Ref], Json | None] | None = None,
     ) -> None:
-        """`latest` returns a job at least as new as its announced version; by default, the cached one."""
+        """`latest` returns a job at least as new as its last event reported; by default, the cached job."""
         self._api = api
         self._cache = cache
         self._latest = latest or (lambda ref: cache.get(*ref))
@@ -47,7 +47,7 @@ class Reconciler:
         self._applier = Applier(api, cache, applied)
         self._recorder = Recorder(api)
         self._proved: dict[Ref, tuple[str, frozenset[str]]] = {}
-        """uid of each job, and the uids of the objects that were seen to belong to it."""
+        """Job -> its uid, and the uids of the objects that the last reconcile found to belong to it."""
 
     def forget(self) -> None:
         """Compare some objects of all jobs with their plans again, at each job's next reconcile."""
@@ -58,7 +58,7 @@ class Reconciler:
 
         Raises:
             PlanBlockedError: the plan could not be carried out; the job's status says why.
-            ApiError: the API server refused something that no status can explain.
+            ApiError: the API server refused another request, which the job's status does not report.
         """
         raw = self._latest(key)
         if raw is None:
@@ -89,7 +89,7 @@ class Reconciler:
         return made.requeue_after
 
     def _set_finalizer(self, raw: Json, wanted: bool | None) -> Json:
-        """The job with its finalizer as planned: added before the first object, removed after the last."""
+        """Set the finalizer as planned: it is added before the first object, and removed after the last."""
         present = names.FINALIZER_TEARDOWN in raw["metadata"].get("finalizers", [])
         return raw if wanted in (None, present) else self._applier.set_finalizer(raw, wanted)
 
@@ -117,7 +117,7 @@ class Reconciler:
         return namespace is None or is_ending(namespace)
 
     def _refusal(self, body: Json) -> str | None:
-        """Why a Job's pods could not be created, which only events report."""
+        """Why the pods of a Job could not be created. Kubernetes reports that only in events."""
         fields = f"involvedObject.uid={body['metadata']['uid']},reason=FailedCreate"
         events, _ = self._api.list(EVENT, body["metadata"]["namespace"], fields=fields)
         events.sort(key=lambda event: int(event["metadata"]["resourceVersion"]))
@@ -127,7 +127,7 @@ class Reconciler:
         return planner.make(raw, self._platform, self._observed(raw))
 
     def _look_again(self, raw: Json) -> Json | None:
-        """The job's current state in the API server; None if it is gone, or replaced by another of its name.
+        """The job's current state in the API server; None if it is gone, or another job has its name.
 
         A terminal status must use the newest state: the coordinator may just have written its final status.
         """
@@ -160,11 +160,11 @@ class Reconciler:
             answer = self._api.apply(document, subresource="/status")
         except ApiError as error:
             if error.status in (404, 409):
-                # The job was deleted or replaced by another of its name; an event about that will arrive.
+                # The job was deleted, or another job has its name now. A watch event will report that.
                 return
             if UNREAD not in raw:
                 raise
-            # Its status cannot be written either: an event and the counter of failed reconciles report it.
+            # The status of this unreadable job cannot be written. An Event and a counter report it instead.
             self._recorder.record(raw, new_status)
             return
         self._cache.put(answer)

@@ -1,7 +1,7 @@
-"""Records facts about jobs as Events, once each. It is their only writer.
+"""Records each fact about a job once, as a Kubernetes Event. Nothing else writes these Events.
 
-The recorder sees a job before and after its status changes. It remembers what it has recorded, and reads its
-predecessor's events once a job.
+The recorder sees a job before and after its status changes. It remembers the facts that it has recorded. It
+reads the events of the previous operator process once for each job.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from headway_operator.plan.planner import utc_now
 log = logging.getLogger(__name__)
 
 PERMANENT: Final = (403, 404, 409)
-"""Permanent refusals: forbidden or the namespace ends, the namespace is gone, the event exists already."""
+"""HTTP codes that a retry cannot change: forbidden or a terminating namespace, no such namespace, and an
+event that exists already."""
 
 
 class Recorder:
@@ -32,10 +33,10 @@ class Recorder:
     def __init__(self, api: Api) -> None:
         self._api = api
         self._keys: dict[Ref, tuple[str, set[str]]] = {}
-        """uid of the job, and keys of its recorded facts."""
+        """Job -> its uid, and the keys of its recorded facts."""
 
     def look(self, raw: Json, status: JobStatus) -> None:
-        """See a stored job before this operator changes its status."""
+        """Find out which facts of a stored job are recorded. Call it before a change of the status."""
         ref, uid = ref_of(raw), raw["metadata"]["uid"]
         if self._keys.get(ref, ("",))[0] == uid:
             return
@@ -61,14 +62,14 @@ class Recorder:
         try:
             found, _ = self._api.list(EVENT, metadata["namespace"], fields=fields)
         except (ApiError, urllib3.exceptions.HTTPError) as error:
-            # A fact that is recorded twice has the same name, so the API server refuses the second event.
+            # A fact always has the same event name, so the API server refuses a second event of the fact.
             self._report(raw, "events-unread", error)
             return set()
         return events.keys(raw, found)
 
     def _create_event(self, raw: Json, fact: Fact) -> bool:
-        """Create the event; returns whether nothing remains to do. No job waits for it: the status shows the
-        fact too."""
+        """Create the event; returns False if it must be tried again. A failure delays no job, since the
+        status shows the fact too."""
         try:
             self._api.create(EVENT, raw["metadata"]["namespace"], events.event(raw, fact, utc_now()))
         except ApiError as error:

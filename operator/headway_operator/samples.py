@@ -1,7 +1,7 @@
-"""Metrics of jobs and budgets from their status; they last as long as the resource exists. Pure.
+"""Computes metrics of jobs and budgets from their status. A metric exists as long as its resource. Pure.
 
-These functions read the stored status without its models. A missing or broken field gives no sample and
-affects no other sample.
+These functions read the stored status without its pydantic models. A missing or broken field gives no sample
+and affects no other sample.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from headway_operator.plan.reading import manager_of
 
 OF_CONDITION: Final = {"BudgetLow": "low", "BudgetExhausted": "exhausted"}
 WORD_LIMIT: Final = 128
-"""Characters of a label's value."""
+"""Maximum characters of a label's value."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One sample of one job."""
+    """One sample of a job or a budget."""
 
     name: str
     """The name in `headway_api.metrics`, without the part before the slash."""
     value: float
     more: tuple[str, ...] = ()
-    """Values of the labels that follow those of the job."""
+    """Values of the labels that come after the labels that identify the job or budget."""
 
 
 def samples(job: Json) -> Iterator[Sample]:
@@ -65,13 +65,13 @@ def of_budget(budget: Json) -> Iterator[Sample]:
 
 
 def labels_of(job: Json) -> tuple[str, str, str]:
-    """Values of the first labels of each of a job's samples, which identify the job."""
+    """Values of the labels that identify the job. They are the first labels of each of its samples."""
     metadata = job["metadata"]
     return job["kind"], metadata["namespace"], metadata["name"]
 
 
 def state_of(job: Json) -> str:
-    """The job's state in one word; Pending until the operator has written one."""
+    """The job's state in one word; Pending until the operator has written a state."""
     return _word(_at(job, "status", "state")) or "Pending"
 
 
@@ -111,8 +111,8 @@ ROLE: Final = {"restarts": "restarts", "desired": "pods_desired", "ready": "pods
 
 
 def _is_paused(job: Json) -> bool:
-    """Whether there is a pause that nobody has ended. It counts from the raised signal, while pods still
-    stop."""
+    """Whether a signal has paused the job, and nobody has resumed it. The pause begins with the signal, while
+    the pods are still stopping."""
     paused = _moment(_at(job, "status", "pause", "time"))
     return paused is not None and paused != _moment(_at(job, "status", "resumedPause"))
 
@@ -159,7 +159,7 @@ def _items(body: Any, *path: str) -> list[Json]:
 
 
 def _word(value: Any) -> str:
-    """A label's value; empty if it is not text. Half a character would break the whole response."""
+    """A label's value; empty if it is not text. An unpaired surrogate would break the whole response."""
     return value[:WORD_LIMIT].encode(errors="replace").decode() if isinstance(value, str) else ""
 
 

@@ -24,11 +24,11 @@ from headway_operator.kube import METADATA_ONLY
 log = logging.getLogger(__name__)
 
 GONE: Final = 410
-"""The code at which kopf lists again. At any other error of a watch, kopf ends the operator."""
+"""The error code of a watch at which kopf lists again. At any other code, kopf ends the operator."""
 
 
 class BoundedResponse(aiohttp.ClientResponse):
-    """A response that shows kopf only what it needs."""
+    """A response that shows kopf only the identities of jobs."""
 
     async def start(self, connection: Any) -> aiohttp.ClientResponse:
         """Read the headers. The lines of a watch of jobs are reduced as they arrive."""
@@ -64,7 +64,7 @@ class _Lines:
         return getattr(self._stream, name)
 
     async def iter_chunked(self, size: int) -> AsyncIterator[bytes]:
-        """Whole lines, one at a time."""
+        """The reduced lines, one at a time. `size` is the number of bytes to read at once."""
         rest, beyond = bytearray(), False
         async for chunk in self._stream.iter_chunked(size):
             rest += chunk
@@ -79,7 +79,7 @@ class _Lines:
 
 
 def _identity(line: bytes) -> bytes:
-    """The event of a line, with only the object's identity; empty if none can be read."""
+    """The event in a line, reduced to the object's identity; empty if no identity can be read."""
     if not line.strip():
         return b""
     try:
@@ -111,7 +111,7 @@ async def _ask_for_metadata(
 def session(
     connector: aiohttp.BaseConnector, headers: dict[str, str], *, trust_env: bool = False
 ) -> aiohttp.ClientSession:
-    """A session that shows only identities."""
+    """An HTTP session for kopf that shows only the identities of jobs."""
     tracing = aiohttp.TraceConfig()
     tracing.on_request_start.append(_ask_for_metadata)
     return aiohttp.ClientSession(

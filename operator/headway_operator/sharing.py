@@ -1,8 +1,8 @@
-"""Shares one namespace's budget once: read its jobs, share, report. The queue allows one call a budget at a
-time.
+"""Shares a namespace's budget among its jobs. The queue lets no two calls for a budget overlap.
 
-The status of the RLBudget is written first. Each job's reconcile copies its part from there. The write names
-the version that was read, so two operators that both believe they lead cannot share the same money twice.
+The shares are written to the status of the RLBudget first. Each job's reconcile copies the job's share from
+there. The write names the version that was read, so two operators that both believe they lead cannot share
+the same money twice.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headway_operator.plan import grants
 from headway_operator.plan.reading import manager_of
 
 SPENT_SECONDS: Final = 30.0
-"""If only the jobs' usage has changed, a budget's status is written at most this often."""
+"""If only the jobs' usage has changed, a budget's status is written at most once in this many seconds."""
 log = logging.getLogger(__name__)
 
 
@@ -36,12 +36,12 @@ def budget_of(namespace: str) -> Ref:
 
 
 def read(raw: Json | None, manager: str) -> RLBudget | Literal["unread"] | None:
-    """A stored budget; None if there is none, or if another operator manages it."""
+    """A stored budget; "unread" if it is invalid; None if there is none, or another operator manages it."""
     if raw is None or manager_of(raw) != manager or raw["metadata"].get("deletionTimestamp"):
         return None
     try:
         return RLBudget.model_validate(raw)
-    except ValidationError as error:  # another version's custom resource definition accepted it
+    except ValidationError as error:  # the custom resource definition of another version accepted it
         logs.event(log, "budget-unread", logging.ERROR, **particulars(ref_of(raw)), error=str(error))
         return "unread"
 
@@ -60,7 +60,7 @@ class BudgetAllocator:
         """
         Args:
             manager: the manager of these budgets.
-            latest: returns an object at least as new as its announced version.
+            latest: returns an object at least as new as its last event reported.
             jobs: returns the identities of a namespace's jobs.
         """
         self._api = api
@@ -72,7 +72,7 @@ class BudgetAllocator:
         """When each budget's status was last written, on the monotonic clock."""
 
     def share(self, key: Ref) -> tuple[list[Ref], float | None]:
-        """Share once.
+        """Share the budget once, and write its status.
 
         Returns the jobs whose status does not have their grant yet, and the seconds until the next round if
         nothing happens before.

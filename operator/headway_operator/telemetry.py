@@ -23,14 +23,15 @@ from headway_wire.threads import ThreadedServer
 
 SUCCESS: Final = "success"
 ERRORS: Final = ("ApiError", "Bug", "Unreadable")
-"""Error results of a reconcile. Their counters start at 0, or the first error of each would have no rate."""
+"""Error results of a reconcile. Their counters exist from the start, or Prometheus could compute no rate for
+the first error of each."""
 
 
 BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15)
 
 
 class Telemetry:
-    """The operator's metrics, named as in `headway_api.metrics`. One a process; tests make their own."""
+    """The operator's metrics, named as in `headway_api.metrics`. A process has one; each test creates one."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -49,7 +50,7 @@ class Telemetry:
         self._jobs: _Jobs | None = None
 
     def reconciled(self, seconds: float, result: str) -> None:
-        """Count a reconcile, with its duration and its result: `success`, or the obstacle."""
+        """Count a reconcile, with its duration and its result: `success`, or the reason of the failure."""
         self._reconciles.observe(seconds)
         if result == SUCCESS:
             self._succeeded = time.monotonic()
@@ -82,7 +83,7 @@ def _described(name: str) -> tuple[str, str, tuple[str, ...]]:
 
 
 class _Jobs:
-    """Metrics of one manager's jobs, computed at each scrape: their number by state, and samples of each."""
+    """Metrics of one manager's jobs and budgets, computed at each scrape: a count by state, and samples."""
 
     def __init__(self, cache: Cache, manager: str) -> None:
         self._cache = cache
@@ -132,7 +133,8 @@ def _family(known: metrics.MetricFamily) -> GaugeMetricFamily | CounterMetricFam
 def serve(
     port: int, telemetry: Telemetry, healthy: Callable[[], str], ready: Callable[[], str]
 ) -> ThreadedServer:
-    """Answer /metrics, /healthz and /readyz; `healthy` and `ready` return what is wrong, or nothing."""
+    """Answer /metrics, /healthz and /readyz; `healthy` and `ready` return what is wrong, or an empty
+    text."""
 
     class Handler(BaseHTTPRequestHandler):
         timeout = 10

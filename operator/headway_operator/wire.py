@@ -1,7 +1,7 @@
-"""Reads what the API server sends, within bounds. Pure.
+"""Parses responses of the API server, with limits on size and depth. Pure.
 
-Anyone who may write an object decides how large and how deep it is: a custom resource, or anything with a
-job's labels. Of an object that is out of bounds, only the identity is read, and no other object is affected.
+Anyone who may write a custom resource, or an object with a job's labels, decides how large and how deep it
+is. Of an object that is out of bounds, only the identity is read, and no other object is affected.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from headway_api.bounds import KIB, MIB, OutOfBoundsError, json_elements, json_m
 from headway_api.document import Json
 
 OBJECT_BYTES: Final = 4 * MIB
-"""Maximum bytes of one object or event. The API server stores at most 1.5 MiB, and adds fields to answers."""
+"""Maximum bytes of one object or event. The API server stores at most 1.5 MiB, and adds some fields."""
 PAGE_BYTES: Final = 16 * MIB
 """Maximum bytes of one page of a list. A larger page is requested again in smaller ones."""
 DEPTH: Final = 48
-"""Maximum levels of a page or an object of Kubernetes' own kinds, with its managedFields."""
+"""Maximum levels of nesting in a page or an object of Kubernetes' own kinds, managedFields included."""
 VALUES: Final = 100_000
 WHOLE_BYTES: Final = 4 * MIB
-"""A larger page is read object by object, so memory contains only the kept part of each."""
+"""A larger page is read object by object, so that only the needed part of each object is in memory."""
 SPEC_BYTES: Final = 256 * KIB
 SPEC_VALUES: Final = 20_000
 """Maximum values in a job's whole spec."""
 BLOCK_BYTES: Final = 192 * KIB
 BLOCK_VALUES: Final = 10_000
-"""Maximum values in one block of a larger spec."""
+"""Maximum values in one top-level block of a spec that is too large to be read whole."""
 STATUS_BYTES: Final = MIB
 STATUS_VALUES: Final = 50_000
 WORD_BYTES: Final = 2 * KIB
@@ -70,7 +70,7 @@ def identity_of(raw: bytes) -> Json:
 
 
 def _identified(body: Any) -> Json:
-    """The object, if it has an identity."""
+    """Check that an object has name, uid and a numeric resource version; returns the object."""
     metadata = body.get("metadata") if isinstance(body, dict) else None
     known = metadata if isinstance(metadata, dict) else {}
     texts = [known.get(key) for key in ("name", "uid", "resourceVersion")]
@@ -101,7 +101,7 @@ def some_object(raw: bytes) -> Json:
 
 
 def event(line: bytes, *, identity: bool = False) -> Json:
-    """A line of a watch: `type` and `object`. With `identity`, only the object's identity is read.
+    """Parse a line of a watch: `type` and `object`. With `identity`, only the object's identity is read.
 
     Raises:
         OutOfBoundsError: the line does not show what happened to which object.
@@ -151,7 +151,7 @@ def job(raw: bytes) -> Json:
     `UNREAD` names each missing block, and says why and what to write.
 
     Raises:
-        OutOfBoundsError: the text does not show which object it is.
+        OutOfBoundsError: the object's metadata cannot be read.
     """
     parts = json_members(raw, OBJECT_BYTES)
     metadata = {
@@ -190,7 +190,7 @@ def _blocks(raw: bytes) -> tuple[Json, list[str]]:
 
 
 def _field_out_of_bounds(field: str, raw: bytes) -> str:
-    """The deepest field of a block that is out of bounds by itself."""
+    """The path of the deepest field in a block that is out of bounds by itself."""
     for _ in range(FIELD_LEVELS - 1):
         if field.rpartition(".")[2] in FREE_FORM:
             break
@@ -205,7 +205,7 @@ def _field_out_of_bounds(field: str, raw: bytes) -> str:
 
 
 def _inner(raw: bytes) -> list[tuple[str, bytes]]:
-    """Elements of a list or members of an object: each one's path suffix and its text."""
+    """Elements of a list or members of an object, each with its path suffix and its JSON text."""
     if raw.startswith(b"["):
         return [(f"[{at}]", text) for at, text in enumerate(json_elements(raw, OBJECT_BYTES))]
     return [(f".{name}", text) for name, text in json_members(raw, OBJECT_BYTES).items()]
@@ -223,7 +223,7 @@ POD_SPEC: Final = ("nodeName", "nodeSelector", "affinity")
 
 
 def slim(body: Json) -> Json:
-    """Reduce an object to what is kept: for objects that a job owns, only what the planner reads."""
+    """Remove fields that nobody reads. An object that a job owns keeps only what the planner reads."""
     metadata = body["metadata"]
     metadata.pop("managedFields", None)
     if body["kind"] in names.CUSTOM:
