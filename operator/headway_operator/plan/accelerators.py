@@ -4,14 +4,15 @@ A pod holds accelerators from when it gets a node until its last process has end
 
 * begin: the time of its condition PodScheduled, since the device is reserved for it from then on;
 * end: the latest `finishedAt` of its containers, once its phase is Succeeded or Failed;
-* a deleted pod that vanishes before that ends with its grace period, or when it was missed if earlier;
-* a pod that vanishes without a deletion ends when it was last seen. That is at most `SEEN_SECONDS` too early,
-  or the time for which no operator ran.
+* if a deleted pod vanishes before that: the end of its grace period, or the time when it was found gone if
+  that is earlier;
+* if a pod vanishes without a deletion: the time when it was last seen. That is too early by at most
+  `SEEN_SECONDS`, or by the time for which no operator ran.
 
-Each pod is an entry by its uid. An entry moves to the totals once, `KEPT` after its pod was missed. So a new
-leader with an older view of the cluster counts nothing twice.
+Each pod has an entry under its uid. An entry is added to the totals once, `KEPT` after its pod was found
+gone. So a new leader with an older view of the cluster counts nothing twice.
 
-The operator may not read nodes, so the product is the one that the pod itself asks for.
+The operator may not read nodes. So the product is taken from the labels that the pod requires of its node.
 """
 
 from __future__ import annotations
@@ -55,10 +56,10 @@ _DEVICE: Final = re.compile(
 def look(
     before: Accelerators | None, pods: Iterable[Json], now: datetime, accelerator: str
 ) -> Accelerators | None:
-    """The accounts as of now; `before` itself if there is nothing to write.
+    """The accelerator seconds as of now; `before` itself if there is nothing to write.
 
     Args:
-        accelerator: resource name of the platform's accelerators. Well-known devices count too.
+        accelerator: resource name of the platform's accelerators. Pods with well-known devices count too.
     """
     now = now.replace(microsecond=0)
     if before is not None:
@@ -80,14 +81,14 @@ def is_due(accounts: Accelerators, now: datetime) -> bool:
 
 
 def requeue_after(accounts: Accelerators | None, now: datetime) -> float | None:
-    """Seconds until the status must record that; None: nothing is held."""
+    """Seconds until the status must record again that accelerators are held; None if none are."""
     if accounts is None or all(pod.until is not None for pod in accounts.pods):
         return None
     return max(0.0, SEEN_SECONDS - (now - accounts.seen_time).total_seconds())
 
 
 def held_pod(pod: Json, accelerator: str) -> HeldPod | None:
-    """What a pod holds; None if it asks for no accelerator, or has no node yet."""
+    """The accelerators that a pod holds; None if it asks for none, or has no node yet."""
     since, wanted = _scheduled(pod), dict(_devices(pod, accelerator))
     if since is None or not wanted:
         return None
@@ -143,7 +144,7 @@ def _scheduled(pod: Json) -> datetime | None:
 
 
 def _ended(pod: Json, since: datetime) -> datetime | None:
-    """When a pod released its accelerators; None if the pod is not over."""
+    """When a pod released its accelerators; None if the pod has not ended."""
     if not is_over(pod):
         return None
     endings: list[dict[str, Any]] = [
@@ -156,7 +157,7 @@ def _ended(pod: Json, since: datetime) -> datetime | None:
 
 
 def _again(known: HeldPod, seen: HeldPod | None, now: datetime, last: datetime) -> HeldPod:
-    """An entry after another round; `last`: time of the previous round."""
+    """Update a pod's entry. `seen` is the pod as it is now; `last` is the time of the previous update."""
     if seen is not None:
         return seen.model_copy(update={"since": known.since, "count": known.count, "product": known.product})
     if known.gone_time is not None:
@@ -166,9 +167,10 @@ def _again(known: HeldPod, seen: HeldPod | None, now: datetime, last: datetime) 
 
 
 def _folded(before: Accelerators | None, entries: list[HeldPod], now: datetime) -> Accelerators:
-    """Move entries that need no entry of their own any more to the totals, those longest gone first.
+    """Add entries to the totals and drop them: of pods gone for `KEPT`, and of more if there are too many.
 
-    If more than `MAX_PODS` pods remain, the newest wait for room. They lose no time by that.
+    If more than `MAX_PODS` entries still remain, the newest pods get none yet. No seconds are lost: a later
+    entry also begins when the pod was scheduled.
     """
     gone = sorted((pod for pod in entries if pod.gone_time is not None), key=lambda pod: pod.gone_time or now)
     surplus = max(0, len(entries) - MAX_PODS)

@@ -1,7 +1,7 @@
-"""Limits of the platform beyond the schema: sizes, and the fields that a job's podTemplates may set.
+"""Checks a job against limits that the schema does not have: sizes, and fields of its podTemplates.
 
 The operator creates pods with rights that a job's author may lack. So a podTemplate may set only the fields
-listed here. A sandbox runs what a model wrote, and holds no credentials: its list is shorter.
+listed here. A sandbox runs code that a model wrote, and holds no credentials: it may set fewer.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ VOLUME_SOURCES: Final = frozenset(
 
 ACCOUNT: Final = "may not be set here; use spec.serviceAccountName"
 POD_INSTEAD: Final = {"serviceAccount": ACCOUNT, "serviceAccountName": ACCOUNT}
-"""Fields of a pod that belong in another place, and where."""
+"""Fields that a podTemplate may not set, and where to set them instead."""
 LEARNER_INSTEAD: Final = POD_INSTEAD | {
     "terminationGracePeriodSeconds": "may not be set here; use spec.learner.terminationGracePeriodSeconds"
 }
-"""Fields of a learner's pod that belong in another place, and where."""
+"""Fields that a learner's podTemplate may not set, and where to set them instead."""
 
 FIXED: Final = "is fixed for every sandbox; leave it out"
 SANDBOX_INSTEAD: Final = {
@@ -70,8 +70,8 @@ SANDBOX_INSTEAD: Final = {
 }
 """Fields of a pod that a sandbox's template may not set, and what to do instead."""
 SANDBOX_VOLUMES: Final = frozenset({"configMap", "downwardAPI", "emptyDir", "image"})
-"""Volumes that a sandbox may have. `ephemeral` is not one: it makes a claim for each episode, which may copy
-another volume."""
+"""Volumes that a sandbox may have. `ephemeral` is excluded: it creates a PersistentVolumeClaim for each
+episode, which may clone another volume."""
 SANDBOX_VARIABLES: Final = frozenset({"configMapKeyRef", "fieldRef", "resourceFieldRef"})
 NO_CREDENTIALS: Final = "may not be used in a sandbox, which holds no credentials"
 SYSTEM_PRIORITY: Final = "system-"
@@ -114,7 +114,7 @@ def of_evaluation(context: Context) -> list[str]:
 
 
 def _suites(context: Context) -> Iterator[str]:
-    """Refusals for the sandboxes of suites. Their fields are those of the environment's sandbox at another
+    """Refusals for the sandboxes of suites. They have the fields of spec.environment.sandbox, at another
     path."""
     for suite in context.suites:
         path = f"spec.suites[{suite.name}].sandbox"
@@ -137,7 +137,8 @@ def _templates(context: Context) -> list[str]:
 
 
 def _sandboxes(context: Context) -> tuple[str, int, int]:
-    """The sizes of all pools together, since each may reach its maximum."""
+    """Field, requested number and limit of sandboxes, summed over all pools, as each may reach its
+    maximum."""
     spec = context.spec
     pools = [spec.environment.sandbox, *(suite.sandbox for suite in context.suites)]
     maximum = sum(pool.warm_pool.max or context.max_episodes for pool in pools)
@@ -148,7 +149,7 @@ def _sandboxes(context: Context) -> tuple[str, int, int]:
 
 
 def _judges(context: Context) -> tuple[str, int, int]:
-    """The sizes of all judges together."""
+    """Field, requested number and limit of judges' servers: the sum over all judges."""
     maximum = sum(judge.model.replicas for judge in context.spec.judges if judge.model is not None)
     return "spec.judges[].model.replicas, together", maximum, context.platform.caps.rollout_replicas
 
@@ -164,7 +165,7 @@ def _sizes(*sizes: tuple[str, int, int]) -> list[str]:
 
 
 def _account(context: Context) -> list[str]:
-    """Refuse one account for two roles: each would get the other's rights and identity."""
+    """Refuse the account of broker or sandboxes for other roles: they would get its rights and identity."""
     name = context.spec.service_account_name
     if name not in {context.child(role) for role in OWN_ACCOUNT}:
         return []
@@ -212,7 +213,7 @@ def _metadata(metadata: Json, path: str) -> Iterator[str]:
 
 
 def _keys(metadata: Json, path: str) -> Iterator[str]:
-    """Labels and annotations."""
+    """Refusals for the keys of labels or annotations."""
     for key in metadata:
         if key.partition("/")[0] == names.GROUP and "/" in key:
             yield (
@@ -224,7 +225,8 @@ def _keys(metadata: Json, path: str) -> Iterator[str]:
 
 
 def _placement(spec: Json, path: str) -> Iterator[str]:
-    """Refuse what would displace the cluster's own pods, or run where only they may."""
+    """Refuse priorities that displace the cluster's own pods, and tolerations for nodes that only they
+    use."""
     if str(spec.get("priorityClassName", "")).startswith(SYSTEM_PRIORITY):
         yield f"{path}.priorityClassName: {SYSTEM_PRIORITY} classes belong to the cluster; name another one"
     for where, toleration in _entries(spec, path, "tolerations"):
@@ -254,7 +256,7 @@ def _volumes(spec: Json, path: str, *, sandbox: bool) -> Iterator[str]:
 
 
 def _host_ports(container: Json, path: str) -> Iterator[str]:
-    """Refuse ports of the node: they are open to everybody, since NetworkPolicies need not cover them."""
+    """Refuse ports on the node. NetworkPolicies need not cover them, so anybody could reach them."""
     for where, port in _entries(container, path, "ports"):
         for key in ("hostPort", "hostIP"):
             if key in port:

@@ -1,7 +1,7 @@
 """The broker hands out sandbox pods. It is a Deployment, since it never ends by itself and stores nothing.
 
-Each suite of an evaluation has its own broker, with pods of its own image. It differs from the job's broker
-in name, component and one label, so neither Service selects the other's pod.
+Each suite of an evaluation has its own broker, for sandboxes with the suite's image. It differs from the
+job's broker in name, component and one label, so neither Service selects the other's pod.
 """
 
 from __future__ import annotations

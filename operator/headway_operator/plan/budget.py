@@ -1,8 +1,8 @@
-"""Whether the budget of a job is exhausted, and whether it has been raised since. Pure.
+"""Decides whether the budget of a job is exhausted, and whether it has been raised since. Pure.
 
-The coordinator writes to `status.budget` that nothing runs and nothing more fits, with the lowest sufficient
-limits. The job then has no pods until its spec has those limits or more, and the RLBudget of its namespace
-has granted them.
+Once nothing runs and the budget has no room for more work, the coordinator writes that to `status.budget`. It
+also writes the lowest limits with which the job could continue. The job then has no pods until its spec has
+those limits or more, and the RLBudget of its namespace has granted them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Job = RLTrainingJob | RLEvalJob
 
 
 def standing(job: Job) -> Budget | None:
-    """The exhausted budget that keeps a job from having pods."""
+    """The exhausted budget because of which a job has no pods; None if there is none."""
     found, spec = job.status.budget, job.spec.budget
     fails = spec is not None and spec.on_exhausted == "Fail"
     if found is None or found.exhausted_time is None or fails:
@@ -34,7 +34,7 @@ def lacking(found: Budget, job: Job) -> list[BudgetLimit]:
 
 
 def words(job: Job, found: Budget) -> str:
-    """The message for a job that its budget has stopped: what to write to continue."""
+    """The message about a job that its budget has stopped. It says how to make the job continue."""
     exhausted = "; ".join(_lacks(limit, _now(job, limit.name)) for limit in lacking(found, job))
     return f"the budget is exhausted: {exhausted}"
 
@@ -64,5 +64,5 @@ def _is_low(limit: BudgetLimit, now: Decimal | None) -> bool:
         return False
     try:
         return now < Decimal(limit.needed)
-    except InvalidOperation:  # not what a coordinator of this version writes
+    except InvalidOperation:  # written by a coordinator of another version
         return False

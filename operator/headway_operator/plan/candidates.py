@@ -1,16 +1,17 @@
 """Resolves the candidates of an RLEvalJob to models and weights. Pure.
 
-The operator chooses them once, before it creates anything, and keeps them in the status. So an evaluation
-measures the same weights even if the training job publishes others, is deleted, or is made again.
+The operator chooses the weights once, before it creates anything, and keeps the choice in the status. So an
+evaluation measures the same weights even if the training job publishes others, is deleted or created again.
 
 If a candidate's training job or weights do not exist yet, the evaluation waits for them. It waits until it is
-spec.pendingDeadlineSeconds old, not counting suspended time. It then continues with the others, and fails if
-there are none. It does not wait if the training job has ended without the weights, or never validates.
+spec.pendingDeadlineSeconds old, not counting suspended time. It then continues with the other candidates, and
+fails if there are none. It does not wait if the training job ended without the weights, or never validates.
 
 Candidates with the same base, revision and dtype share a set of rollout servers, and so their context length.
-Their tokens also have the same prices, so full weights share no set with a plain model at the same address.
-Sets are numbered in the order of the candidates. The operator gives up a set that cannot start, and notes it
-in the status of its candidates. The coordinator reads that, and measures the others.
+The tokens of a set also have the same prices. So full weights from a training job share no set with a plain
+model at the same address. Sets are numbered in the order of the candidates. The operator gives up a set that
+cannot start, and says so in the status of its candidates. The coordinator reads that, and measures the
+others.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Missing:
 
     reason: Reason
     message: str
-    """What is missing: the field and the fix."""
+    """The field, what is missing, and how to fix it."""
     final: bool = False
     """The weights will never exist, as far as the status shows."""
 
@@ -57,7 +58,7 @@ Outcome = ResolvedCandidate | Missing
 
 
 def sources(raw: Json) -> tuple[str, ...]:
-    """Names of the training jobs that a stored evaluation measures, until its candidates are chosen."""
+    """Names of the training jobs that a stored evaluation measures; empty once its candidates are chosen."""
     if raw.get("status", {}).get("candidates"):
         return ()
     jobs = [item["checkpoint"]["job"] for item in raw["spec"].get("candidates", []) if "checkpoint" in item]
@@ -106,7 +107,7 @@ def conflicts(spec: RLEvalJobSpec, found: tuple[ResolvedCandidate, ...]) -> list
 
 
 def lacking(outcomes: Mapping[str, Outcome]) -> Issue | None:
-    """What all candidates together lack."""
+    """An issue that names everything that candidates lack; None if they lack nothing."""
     missing = [item for item in outcomes.values() if isinstance(item, Missing)]
     if not missing:
         return None
@@ -114,7 +115,7 @@ def lacking(outcomes: Mapping[str, Outcome]) -> Issue | None:
 
 
 def waits_until(job: RLEvalJob, outcomes: Mapping[str, Outcome], now: datetime) -> datetime | None:
-    """When a job continues without what is missing; None: there is nothing to wait for."""
+    """When a job stops waiting for missing weights; None if there is nothing to wait for."""
     if not any(isinstance(item, Missing) and not item.final for item in outcomes.values()):
         return None
     end = (job.metadata.creation_timestamp or now) + timedelta(seconds=job.spec.pending_deadline_seconds)
@@ -124,7 +125,8 @@ def waits_until(job: RLEvalJob, outcomes: Mapping[str, Outcome], now: datetime) 
 def unresolved(context: Context) -> dict[str, str]:
     """Candidates that the job continues without: name -> why.
 
-    The result depends only on spec and choice, so the processes receive the same one for the job's lifetime.
+    The result depends only on the spec and on the chosen candidates. So the job's processes always receive
+    the same result.
     """
     chosen = {candidate.name for candidate in context.candidates}
     reasons: dict[str, str] = {}
@@ -142,12 +144,12 @@ def unresolved(context: Context) -> dict[str, str]:
 
 
 def kept(context: Context) -> Context:
-    """The job with the candidates that its status holds."""
+    """The job with the candidates that its status lists."""
     return replace(context, candidates=tuple(context.evaluation.status.candidates))
 
 
 def without_lost_sets(context: Context, observed: Observed) -> Context:
-    """The job without the server sets that cannot start. Only their candidates fail."""
+    """The job, with the candidates of server sets that cannot start marked as lost. Only these fail."""
     lost = {
         number: issue
         for number in wanted_sets(context)
@@ -192,7 +194,7 @@ def _served(candidate: ResolvedCandidate) -> tuple[str | None, ...]:
 
 
 def _plain(candidate: Candidate) -> ResolvedCandidate:
-    """A candidate that needs no other job."""
+    """Resolve a candidate that names no training job."""
     if candidate.endpoint is not None:
         return ResolvedCandidate(name=candidate.name, kind="Endpoint")
     if candidate.rescore is not None:
@@ -210,7 +212,7 @@ def _plain(candidate: Candidate) -> ResolvedCandidate:
 
 
 def _untrained(name: str, candidate: str, job: str, jobs: Mapping[str, Json]) -> Outcome:
-    """The base of a training job's model."""
+    """Resolve the candidate that `withBase` adds: the base of a training job's model."""
     model = _model(candidate, job, jobs)
     if isinstance(model, Missing):
         return model
@@ -225,7 +227,7 @@ def _untrained(name: str, candidate: str, job: str, jobs: Mapping[str, Json]) ->
 
 
 def _trained(name: str, wanted: CandidateCheckpoint, jobs: Mapping[str, Json]) -> Outcome:
-    """Weights that a training job published."""
+    """Resolve a candidate with weights that a training job published."""
     model = _model(name, wanted.job, jobs)
     if isinstance(model, Missing):
         return model
@@ -300,11 +302,11 @@ def _weights(name: str, wanted: CandidateCheckpoint, job: Json) -> Weights | Mis
 
 
 def _kept(newest: Weights, status: RLTrainingJobStatus, spec: Json) -> Weights:
-    """The newest weights of a running job that remain while servers load them.
+    """The newest weights of a running job that will still exist when servers load them.
 
-    The weights of a validated step remain permanently. Until there is one, the weights of the newest
-    checkpoint are used, which remain for spec.checkpoints.keepLast more checkpoints. Full weights are not
-    used from a checkpoint, since its folder may lack some of them.
+    The weights of a validated step are kept permanently. Before the first validated step, the weights of the
+    newest checkpoint are used. They are kept for spec.checkpoints.keepLast more checkpoints. Full weights of
+    a checkpoint are not used, since its folder may lack some of them.
     """
     folder, checkpoints = newest.uri.rpartition("/")[0], status.checkpoints
     best = checkpoints.best.step if checkpoints and checkpoints.best else 0
@@ -317,7 +319,7 @@ def _kept(newest: Weights, status: RLTrainingJobStatus, spec: Json) -> Weights:
 def _of_step(
     field: str, wanted: CandidateCheckpoint, status: RLTrainingJobStatus, newest: Weights | None, ended: bool
 ) -> Weights | Missing:
-    """The weights of a step. Only a process that reads the store learns whether the step is still kept."""
+    """The weights of a step. The operator reads no artifact store, so they may no longer exist."""
     assert wanted.step is not None
     folder = _weights_folder(status, newest)
     uri = None if folder is None else f"{folder}/{wanted.step:06d}"
@@ -343,7 +345,7 @@ def _weights_folder(status: RLTrainingJobStatus, newest: Weights | None) -> str 
 
 
 def _other_weights(field: str, wanted: CandidateCheckpoint, uri: str) -> Missing:
-    """A job that was made again under this name publishes elsewhere, so the wanted weights never appear."""
+    """The job was created again and publishes elsewhere, so the wanted weights will never appear."""
     text = (
         f"step {wanted.step} of RLTrainingJob {wanted.job} is at {uri}, but {wanted.uri} belongs to another "
         f"run or step; write {uri} to measure it, or name another candidate"
@@ -370,7 +372,7 @@ def _no_checkpoint(field: str, text: str, *, final: bool) -> Missing:
 
 def _conflict(spec: RLEvalJobSpec, one: ResolvedCandidate, other: ResolvedCandidate) -> str:
     plain = {candidate.name for candidate in spec.candidates if candidate.model is not None}
-    # Only the field of a plain model can be changed.
+    # Name the plain model: only its contextLength can be changed.
     if other.name not in plain and one.name in plain:
         one, other = other, one
     what = f"{other.name} has {_length(other)}, but {one.name}, on the same servers, has {_length(one)}"

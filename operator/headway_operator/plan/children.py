@@ -1,6 +1,7 @@
-"""Decides which job an object belongs to: same namespace, and its controllers lead to the job's uid. Pure.
+"""Decides which objects belong to a job: those whose chain of controllers leads to the job's uid. Pure.
 
-Labels help to find objects but prove nothing: anyone who may create an object may write them.
+Job and objects are in the same namespace. Labels help to find objects but prove nothing, since anyone who may
+create an object may write them.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from headway_api import names
 from headway_api.document import Json
 
 BETWEEN: Final = ("Job", "Deployment", "ReplicaSet")
-"""Kinds that may be between a job and its pods."""
+"""Kinds of objects that may own pods on behalf of a job."""
 LEVELS: Final = 3
 """Levels of ownership below a job: Deployment, ReplicaSet, pod."""
 LONGEST_GRACE: Final = timedelta(hours=2)
-"""Longest grace period of a pod that is waited for after its controller is gone: the longest that a learner
-may have."""
+"""After its controller is gone, a terminating pod is waited for only if its grace period is at most this
+long. A learner's grace period may be no longer."""
 
 
 def controller(body: Json) -> Json:
@@ -30,12 +31,12 @@ def controller(body: Json) -> Json:
 def of(
     raw: Json, labelled: Iterable[Json], proved: Collection[str] = ()
 ) -> tuple[tuple[Json, ...], tuple[Json, ...]]:
-    """The labelled objects that belong to the job; and terminating pods that probably belonged to it.
+    """The labelled objects that belong to the job, and terminating pods that probably belonged to it.
 
-    `proved` are uids of objects that belonged to the job before. Deleting a job with --cascade=orphan removes
-    their owner, and a controller may be gone before its pods.
-    A pod outlives its Job or ReplicaSet while it uses its grace period. It is recognized by the name of that
-    owner, which nobody else could use while the job held it. The operator only waits for such a pod.
+    `proved` are uids of objects that belonged to the job before. They still belong to it after a deletion
+    with --cascade=orphan removed their owner references, or after their controller is gone.
+    A pod outlives its Job or ReplicaSet while it uses its grace period. It is recognized by that owner's
+    name, which nobody else could use while the job held it. The operator only waits for such a pod.
     """
     namespace = raw["metadata"]["namespace"]
     known = [body for body in labelled if body["metadata"]["namespace"] == namespace]

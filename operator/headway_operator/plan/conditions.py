@@ -20,7 +20,7 @@ def accepted(refusal: str | None) -> Condition:
 
 
 def preflight(job: Job) -> Condition:
-    """What the coordinator reports about its checks."""
+    """Whether the preflight has passed, as the coordinator reports it."""
     kind, found = ConditionType.PREFLIGHT_PASSED, job.status.preflight
     if found is None or found.state == "Pending":
         return condition(kind, None, Reason.PENDING)
@@ -54,7 +54,7 @@ def _failed(found: Preflight) -> list[str]:
 
 
 def suspended(context: Context, job_health: JobHealth) -> Condition:
-    """Whether every pod is gone on purpose."""
+    """Whether the job is suspended, paused or out of budget, and every pod is gone."""
     kind = ConditionType.SUSPENDED
     if context.suspended:
         why = why_suspended(context)
@@ -70,7 +70,7 @@ def suspended(context: Context, job_health: JobHealth) -> Condition:
 
 
 def why_suspended(context: Context) -> Issue:
-    """Why a job should have no pods. The spec comes first, then the pause."""
+    """Why a job should have no pods. `spec.suspend` comes first, then the pause, then the budget."""
     found, spent = context.pause, context.exhausted
     reasons = [f"the job is {pauses.words(context.job, found)}"] if found is not None else []
     reasons += [budgets.words(context.job, spent)] if spent is not None else []
@@ -96,7 +96,7 @@ def role(kind: ConditionType, job_health: JobHealth, name: str, more: Issue | No
 
 
 def serving(job_health: JobHealth) -> list[Condition]:
-    """Conditions of servers and sandboxes."""
+    """The conditions RolloutReady and SandboxesReady."""
     return [
         role(ConditionType.ROLLOUT_READY, job_health, names.ROLLOUT),
         role(ConditionType.SANDBOXES_READY, job_health, names.BROKER, job_health.sandbox_issue),
@@ -104,7 +104,7 @@ def serving(job_health: JobHealth) -> list[Condition]:
 
 
 def progressing(context: Context, job_health: JobHealth, working: Reason) -> Condition:
-    """Whether the job makes progress; `working` is the reason while it does."""
+    """Whether the job makes progress; `working` is the reason while the job makes progress."""
     kind = ConditionType.PROGRESSING
     if job_health.failure or job_health.complete:
         return condition(kind, False, Reason.FAILED if job_health.failure else Reason.SUCCEEDED)
@@ -122,14 +122,15 @@ def progressing(context: Context, job_health: JobHealth, working: Reason) -> Con
 
 
 def first_reason(job_health: JobHealth) -> str:
-    """The reason of the sandboxes, or of the first role with an issue. A role that is only slow has none."""
+    """The reason of the sandboxes' issue, or else of the first role's. A role that is only slow has none."""
     patient = Reason.PODS_NOT_READY if job_health.is_running else Reason.STARTING
     issues = [job_health.sandbox_issue, *(health.issue for health in job_health.roles)]
     return next((issue.reason for issue in issues if issue), patient)
 
 
 def waiting_for(job_health: JobHealth) -> str:
-    """Roles that cannot work yet, and why. A coordinator becomes ready after the sandbox it waits for."""
+    """Roles that cannot work yet, and why. If sandboxes have an issue, only issues are named: the coordinator
+    is not ready just because it waits for a sandbox."""
     if job_health.sandbox_issue:
         return "; ".join(without_repeats([issue.message for issue in job_health.issues]))
     short = [health for health in job_health.roles if health.pending_since or not health.ready]
@@ -143,8 +144,8 @@ def waiting_for(job_health: JobHealth) -> str:
 
 
 def without_repeats(messages: list[str]) -> list[str]:
-    """The messages without those that another one contains. For sandboxes that are never created, the
-    coordinator reports the same fault without pod and fix."""
+    """The messages without those that another message contains. For sandboxes that are never created, the
+    coordinator reports the same fault as the operator, without naming the pod and the fix."""
     different = [*dict.fromkeys(messages)]
     return [
         each for each in different if not any(_contains(other, each) for other in different if other != each)
@@ -152,7 +153,7 @@ def without_repeats(messages: list[str]) -> list[str]:
 
 
 def _contains(longer: str, message: str) -> bool:
-    """Whether one message of a field contains another one of that field."""
+    """Whether `longer` is about the same field as `message`, and contains its text."""
     field, mark, words = message.partition(": ")
     return bool(mark) and longer.startswith(field + mark) and words in longer
 

@@ -1,4 +1,4 @@
-"""Which fields a container of a job's podTemplate may set: none that acts outside its pod. Pure."""
+"""Refuses fields of a job's podTemplate with which a container could act outside its pod. Pure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SECURITY: Final = frozenset(
         "seccompProfile",
     }
 )
-"""Fields of a container's securityContext that a job may write; the restricted values win."""
+"""Fields of a container's securityContext that a job may write. The values in `template` override them."""
 UNCONFINED: Final = "Unconfined"
 PROFILE: Final = "may not be set in a job; leave it out to use RuntimeDefault"
 PROBES: Final = ("livenessProbe", "readinessProbe", "startupProbe")

@@ -28,7 +28,8 @@ JobSpec = RLTrainingJobSpec | RLEvalJobSpec
 JobStatus = RLTrainingJobStatus | RLEvalJobStatus
 
 OWN_ACCOUNT: Final = frozenset({names.BROKER, names.SANDBOX})
-"""Roles that never run as the user's account: the broker's may create pods, the sandboxes' has no rights."""
+"""Roles that never run as the user's account. The broker's account may create pods, a sandbox's may do
+nothing."""
 
 
 class Mode(StrEnum):
@@ -102,7 +103,7 @@ class Context:
     def cost_labels(self) -> dict[str, str] | None:
         """The job's labels that allocate costs; None if it has none.
 
-        Headway's own labels are excluded: selectors and policies use them, and cost labels go onto pods.
+        Cost labels are copied to pods. Headway's own labels are excluded: selectors and policies use them.
         """
         asked = {*self.platform.cost_labels}
         labels = sorted(self.job.metadata.labels.items())
@@ -116,12 +117,12 @@ class Context:
 
     @property
     def pause(self) -> Pause | None:
-        """The pause that nobody has ended."""
+        """The pause that nobody has ended; None if there is none."""
         return pauses.standing(self.job)
 
     @property
     def exhausted(self) -> Budget | None:
-        """The budget, if it has no room for more of the job's work."""
+        """The exhausted budget because of which the job has no pods; None if there is none."""
         return budgets.standing(self.job)
 
     @property
@@ -153,7 +154,7 @@ class Context:
 
     @property
     def opens_gateway(self) -> bool:
-        """Whether agents outside the coordinator's process request their turns from it."""
+        """Whether agents outside the coordinator's process request turns from its gateway."""
         return bool(self.suites) or not self.spec.agent.is_builtin
 
     @property
@@ -187,7 +188,7 @@ class Context:
         return self.spec.service_account_name or self.child(role)
 
     def object(self, api_version: str, kind: str, name: str, role: str | None = None, **body: Any) -> Json:
-        """An object owned by the job, so it is deleted with the job."""
+        """An object that the job owns, so that it is deleted with the job."""
         return {
             "apiVersion": api_version,
             "kind": kind,
@@ -201,7 +202,7 @@ class Context:
         }
 
     def owner(self) -> Json:
-        """The owner reference every object carries."""
+        """The owner reference to the job, which every object carries."""
         return {
             "apiVersion": names.API_VERSION,
             "kind": self.kind,

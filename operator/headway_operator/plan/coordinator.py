@@ -1,4 +1,4 @@
-"""The coordinator: a Job, since its one pod must end by itself; and a Service, by which others find it."""
+"""The coordinator: a Job, since its one pod ends by itself, and a Service by which other pods find it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _process(context: Context) -> pods.Process:
 
 
 def _endpoint_tokens(context: Context) -> dict[str, tuple[str, str]]:
-    """Folders with the tokens of the measured endpoints. A missing Secret does not delay the other
+    """Folders with the tokens of endpoints that are measured. A missing Secret does not delay the other
     candidates."""
     spec = context.spec
     if not isinstance(spec, RLEvalJobSpec):

@@ -1,4 +1,4 @@
-"""When a job has run too long (`spec.activeDeadlineSeconds`). Pure."""
+"""Decides when a job has run too long (`spec.activeDeadlineSeconds`). Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headway_operator.plan.health import Issue
 
 
 def ends_at(context: Context, now: datetime) -> datetime | None:
-    """The moment from which the job has run too long. None: it has no deadline."""
+    """The time at which the job will have run too long; None if it has no deadline."""
     limit, artifacts = context.spec.active_deadline_seconds, context.job.status.artifacts
     if limit is None:
         return None
@@ -20,7 +20,7 @@ def ends_at(context: Context, now: datetime) -> datetime | None:
 
 
 def passed(context: Context, now: datetime, shorter: str) -> Issue | None:
-    """Why the job fails, if its deadline has passed. `shorter`: the field that makes such a job shorter."""
+    """Why the job fails, if its deadline has passed. `shorter`: the field to lower for a shorter job."""
     end = ends_at(context, now)
     if end is None or now < end:
         return None

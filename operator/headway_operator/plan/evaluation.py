@@ -1,8 +1,7 @@
-"""RLEvalJob: candidates are chosen before anything is created; sets of rollout servers come and go with them.
-Pure.
+"""Plans an RLEvalJob: chooses its candidates, then starts and stops sets of rollout servers for them. Pure.
 
-The coordinator owns the condition that only it can judge (`GatePassed`). It remains after the job has ended.
-If the job failed before the coordinator had judged the gate, the operator says so instead.
+The coordinator owns the condition that only it can judge (`GatePassed`). The condition remains after the job
+has ended. If the job failed before the coordinator had judged the gate, the operator writes it instead.
 """
 
 from __future__ import annotations

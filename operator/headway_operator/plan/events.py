@@ -4,8 +4,8 @@ An event's name is a function of the job's uid and the fact's key. So each fact 
 recorded twice. The API server keeps an event for an hour by default.
 
 A running operator records the facts of a status that it has not recorded before. An operator that has just
-started knows only the status and those of its predecessor's events that still exist. So it treats the facts
-of the status as recorded, except those so new that their event would still exist.
+started knows only the status, and the events of its predecessor that still exist. So it treats a fact of the
+status as recorded, unless the fact is so new that its event would still exist.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REPORTER: Final = "headway-operator"
 MESSAGE_LIMIT: Final = 1024
 """Maximum characters of a message that the API server accepts."""
 REMEMBERED: Final = timedelta(minutes=30)
-"""An event recorded within this time still exists, since the API server keeps events for longer."""
+"""An event that is younger than this still exists, since the API server keeps events for longer."""
 
 
 def unrecorded(status: JobStatus, recorded: Collection[str]) -> list[Fact]:
@@ -50,7 +50,7 @@ def _is_new(fact: Fact, recorded: Collection[str], now: datetime) -> bool:
     since = fact.at or fact.not_before
     if since is not None and now - since < REMEMBERED:
         return True
-    # It follows another event, of its series or in its order, that still exists.
+    # An earlier event of the same series or order still exists, so the event of this fact would too.
     return any(key.startswith(f"{fact.series}.") or fact.follows(key) for key in recorded)
 
 
@@ -67,7 +67,7 @@ def keys(raw: Json, recorded: Iterable[Json]) -> set[str]:
 
 
 def event(raw: Json, fact: Fact, now: datetime) -> Json:
-    """The Event that records a fact about a job."""
+    """The Kubernetes Event that records a fact about a job."""
     metadata = raw["metadata"]
     stamp = (fact.at or now).strftime("%Y-%m-%dT%H:%M:%SZ")
     text = fact.message

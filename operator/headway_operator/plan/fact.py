@@ -18,9 +18,9 @@ class Fact:
     """What happened, with its numbers."""
     warning: bool = False
     at: datetime | None = None
-    """When it happened. None: the status does not say."""
+    """When it happened; None if the status does not say."""
     not_before: datetime | None = None
-    """The earliest time at which it can have happened, if the status does not say more."""
+    """The earliest time at which it can have happened, if the status does not give the time."""
     order: str | None = None
     """Prefix of keys that end with a step. Facts with this prefix happen in the order of their steps."""
 
@@ -30,7 +30,7 @@ class Fact:
         return self.key.rpartition(".")[0]
 
     def follows(self, key: str) -> bool:
-        """Whether the fact of that key has the same `order`, and happened no later than this one."""
+        """Whether the fact with this key has the same `order`, and happened no later than this fact."""
         if self.order is None or not key.startswith(self.order):
             return False
         step, own = key.rpartition(".")[2], self.key.rpartition(".")[2]

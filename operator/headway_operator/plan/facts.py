@@ -1,8 +1,8 @@
-"""Facts in a job's status that are worth an event for people who do not watch it. Pure.
+"""Derives facts from a job's status that deserve an Event, for people who do not watch the status. Pure.
 
 A fact exists as long as the status shows it. Its key contains what happened and when: a condition's
 transition, a step, a count. So the same status always has the same facts, and a recorded fact is recognized.
-If a beginning was recorded, its end is recorded too, under the time of the beginning.
+If the beginning of a problem was recorded, its end is recorded too. The key has the time of the beginning.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ NOT_MADE: Final = (
     Reason.DISRUPTED,
     Reason.PROCESS_FAILED,
 )
-"""Reasons of Progressing that an event reports while the job may still start by itself."""
+"""Reasons of Progressing that get an event although the job may still start by itself."""
 ESTIMATED_FROM: Final = {
     "Data": "by its data and limits",
     "Preflight": "by the episodes of its preflight",
     "Running": "by the episodes it has played",
 }
-"""The basis of an estimate, as text."""
+"""Basis of an estimate -> the words for it in a message."""
 AWAITED: Final = (Reason.WAITING_FOR_WEIGHTS, Reason.CANDIDATE_MISSING, Reason.CHECKPOINT_MISSING)
-"""Reasons of Ready that an event reports: another job is missing, or has not progressed far enough."""
+"""Reasons of Ready that get an event: another job is missing, or has not progressed far enough."""
 
 
 def facts(status: JobStatus) -> list[Fact]:
@@ -58,7 +58,7 @@ def facts(status: JobStatus) -> list[Fact]:
 
 
 def over(recorded: Collection[str], status: JobStatus) -> Iterator[Fact]:
-    """The ends of what was recorded as beginning; nothing once the job itself has ended.
+    """The ends of problems whose beginning was recorded; none once the job itself has ended.
 
     Anyone who may write events can write one in the operator's name, so a key without a time is ignored.
     """
@@ -140,9 +140,9 @@ def _suspended(known: Condition, status: JobStatus) -> Fact:
 
 
 def _paused(known: Condition, status: JobStatus) -> Fact | None:
-    """The pause, keyed by its own time: setting and unsetting `suspend` meanwhile makes no second pause.
+    """The fact that the job is paused. The key has the pause's time: changes of `suspend` add no fact.
 
-    Long text comes last, so that no limit cuts the command.
+    The long message comes last, so that the length limit of events does not cut the resume command.
     """
     if known.reason != Reason.PAUSED or not isinstance(status, RLTrainingJobStatus) or not status.pause:
         return None
@@ -154,7 +154,7 @@ def _paused(known: Condition, status: JobStatus) -> Fact | None:
 
 
 def _refused(status: JobStatus) -> Iterator[Fact]:
-    """The refusal, keyed by generation: another spec may be refused without a change of the condition."""
+    """The refusal of the spec, keyed by generation: the next spec may be refused without a transition."""
     known = _in_state(status, ConditionType.ACCEPTED, "False")
     if known is not None and known.observed_generation is not None:
         key, since = f"invalidspec.{known.observed_generation}", known.last_transition_time
@@ -168,7 +168,7 @@ def _stalled(status: JobStatus) -> Iterator[Fact]:
 
 
 def _not_made(status: JobStatus) -> Iterator[Fact]:
-    """What the pods lack, unless Stalled reports it; or which other job is waited for."""
+    """The fact that pods cannot start, or that another job is awaited; nothing if Stalled reports it."""
     if _in_state(status, ConditionType.STALLED, "True"):
         return
     for kind, reasons in ((ConditionType.PROGRESSING, NOT_MADE), (ConditionType.READY, AWAITED)):
@@ -195,7 +195,7 @@ def _restarted(role: Role) -> Fact:
 
 
 def _by_rule(status: JobStatus) -> Iterator[Fact]:
-    """Each failure that a rule decided. The key is unique: a pod's name and the number of its ending."""
+    """Each failure that a rule matched. The key, a pod's name and the number of its ending, is unique."""
     for found in status.failures.matched if status.failures else []:
         key, text = f"failurerulematched.{found.pod}.{found.ending}", failures.sentence(found)
         yield Fact(key, "FailureRuleMatched", text, warning=found.action != "Ignore", at=found.time)
@@ -215,14 +215,14 @@ def _priced(status: JobStatus) -> Iterator[Fact]:
 
 
 def _unwise(status: RLTrainingJobStatus) -> Iterator[Fact]:
-    """The warnings, keyed by their text: an edit that does not change them records nothing new."""
+    """The warnings about the spec. The key is a hash of their text, so it changes only with them."""
     if text := "; ".join(status.warnings):
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
         yield Fact(f"specunwise.{digest}", "SpecUnwise", text, warning=True)
 
 
 def _estimated(status: JobStatus) -> Iterator[Fact]:
-    """The estimate, once for each basis: the numbers change as the job progresses."""
+    """The estimate, once for each basis, since its numbers change as the job progresses."""
     found = status.estimate
     if found is None or found.likely is None:
         return
@@ -256,7 +256,7 @@ def _validated(status: RLTrainingJobStatus) -> Iterator[Fact]:
 
 
 def _changed(status: RLTrainingJobStatus) -> Iterator[Fact]:
-    """Each change of the running job and its outcome, keyed by its number. Long text comes last."""
+    """Each remedy of the running job and its outcome, keyed by the remedy's number."""
     for change in status.remediations:
         cause = change.signal or f"ordered: {change.order}"
         text = f"step {change.step}: {change.remedy} ({cause})"
@@ -277,7 +277,7 @@ def _outcome(change: Remediation) -> str:
 
 
 def _refused_order(status: RLTrainingJobStatus) -> Iterator[Fact]:
-    """The refused order, keyed by its text: the same order is recorded once."""
+    """The refusal of an ordered remedy. The key is a hash of the order, so each order is recorded once."""
     order = status.remedy_order
     if order is not None and order.state == "Refused":
         digest = hashlib.sha256(order.order.encode()).hexdigest()[:8]

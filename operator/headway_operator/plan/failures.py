@@ -1,15 +1,15 @@
 """Applies `spec.failurePolicy.rules` to failures. Pure.
 
-Coordinator and learner are Jobs: their rules become their Job's pod failure policy, which also counts.
-Servers and brokers are Deployments: the kubelet restarts their processes in place, and nobody counts by exit
-code. For these the operator judges each end of a process once. The status records how far it has judged, so a
-restarted operator continues from there.
+Coordinator and learner are Jobs. Their rules become the Job's pod failure policy, and the Job controller
+counts their failures. Servers and brokers are Deployments: the kubelet restarts their processes in place, and
+nobody counts failures by exit code. For these, the operator judges each end of a process once. The status
+records which ends were judged, so a restarted operator continues from there.
 
-The operator judges an end when it sees it. If a process ended several times between two rounds, only its last
-end is visible, and the others count as equal to it. A pod that was deleted on purpose has not failed.
+If a process ended several times between two reconciles, only its last end is visible. The earlier ends count
+as equal to it. A pod that was deleted on purpose has not failed.
 
-Restarting a role takes two rounds: the status names the pods, then the operator deletes them. So the failure
-is counted even if the operator restarts in between, and each pod is deleted once.
+Restarting a role takes two reconciles: the status names the pods, then the operator deletes them. So the
+failure is counted even if the operator restarts in between, and each pod is deleted once.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from headway_operator.plan.observed import (
 CONTAINER: Final = {names.JUDGE: names.ROLLOUT, names.SUITE_BROKER: names.BROKER}
 """Name of a role's own container, if it differs from the role."""
 RULE_ROLE: Final = {names.SUITE_BROKER: names.BROKER}
-"""The name of a role in rules, if it differs."""
+"""Role -> its name in rules, if that differs."""
 DISRUPTED: Final = "DisruptionTarget"
 OWN_RULES: Final = 2
 """Rules of a Job's pod failure policy that come before the user's."""
@@ -69,7 +69,7 @@ def pod_failure_policy(role: str, rules: Sequence[FailureRule]) -> Json:
 def _as_job_rule(role: str, rule: FailureRule) -> Json | None:
     if rule.role not in (None, role):
         return None
-    # A Job counts pods that restart together as failed pods.
+    # A Job has no action Restart. The operator deletes the pods instead, and the Job counts them as failed.
     action = "Count" if rule.action == "Restart" else rule.action
     if rule.on_exit_codes is not None:
         found = rule.on_exit_codes
@@ -89,10 +89,10 @@ class Ending:
     role: str
     pod: str
     number: int
-    """Number of this end of the pod's process, from 1; 0: the pod has failed."""
+    """Number of this end of the pod's process, from 1; 0 if the whole pod has failed."""
     at: datetime
     code: int | None = None
-    """Exit code of the role's container; None: it has not ended."""
+    """Exit code of the role's container; None if it has not ended."""
     conditions: dict[str, Json] = field(default_factory=dict)
     """Conditions of the pod, if it has failed."""
 
@@ -143,7 +143,7 @@ def _matching_condition(rule: FailureRule, ending: Ending) -> str | None:
 def judged(context: Context, observed: Observed) -> Observed:
     """The observed cluster, with the decisions of the job's rules."""
     before, rules = context.job.status.failures, context.spec.failure_policy.rules
-    if not rules:  # or a refused spec, whose rules cannot be read: earlier decisions remain
+    if not rules:  # also if a refused spec's rules cannot be read: keep earlier decisions
         return _with(observed, before)
     count = _Count(rules, before or Failures(), observed)
     for role, kind in WORKLOADS.items():
@@ -160,7 +160,7 @@ def _with(observed: Observed, failures: Failures | None) -> Observed:
 
 
 class _Count:
-    """One round over all pods of a job, starting from what was known before."""
+    """Judges all pods of a job once, starting from the decisions in the status."""
 
     def __init__(self, rules: Sequence[FailureRule], before: Failures, observed: Observed) -> None:
         self._rules = rules
@@ -174,7 +174,7 @@ class _Count:
         """Role and unit to restart -> time of the failure."""
 
     def pod_of_job(self, pod: Json) -> None:
-        """Find the rule that a Job applied; the Job itself counts."""
+        """Record the rule that a Job's policy applied to a failed pod. The Job itself counts the failure."""
         known = self._known.get(_name(pod))
         if pod.get("status", {}).get("phase") == "Failed" and not (known and known.restarting):
             found = decided(self._rules, _failure(pod, number=1))
@@ -224,7 +224,7 @@ class _Count:
             self._pods[entry.pod] = entry
 
     def result(self) -> Failures | None:
-        """Everything known now; None: nothing."""
+        """All decisions and counts, earlier ones included; None if there are none."""
         matched = _newest(self._before.matched, self._fresh)
         new = {_id(found) for found in matched} - {_id(found) for found in self._before.matched}
         for found in matched:
@@ -241,7 +241,7 @@ class _Count:
         return made if made != Failures() else None
 
     def _mark(self, role: str, unit: str, at: datetime) -> None:
-        """Mark the pods that existed at that time for deletion."""
+        """Mark the unit's pods that existed at time `at` for deletion."""
         for pod in self._observed.pods(role):
             older = moment(pod["metadata"]["creationTimestamp"]) <= at
             if older and unit_of(pod) == unit and not (is_over(pod) or is_ending(pod)):
@@ -258,7 +258,7 @@ def to_delete(context: Context, observed: Observed) -> tuple[Json, ...]:
 
 
 def counted(observed: Observed, role: str) -> int | None:
-    """Counted failures of the existing Deployments of a role; None: no rule counts them."""
+    """Counted failures of the existing Deployments of a role; None if no rule counts them."""
     if observed.failures is None:
         return None
     seen = {unit_of(body) for body in observed.of_kinds("Deployment") if role_of(body) == role}
@@ -301,7 +301,7 @@ def sentence(found: MatchedFailure) -> str:
 
 
 def rule_words(number: int) -> str:
-    """A rule, as messages name it."""
+    """The path of a rule, as messages name it."""
     return f"spec.failurePolicy.rules[{number}]"
 
 
@@ -320,7 +320,7 @@ def _name(pod: Json) -> str:
 
 
 def _has_failed(pod: Json) -> bool:
-    """Whether a pod failed by itself or by the cluster. A pod deleted because nobody wants it has not."""
+    """Whether a pod failed or was evicted. A pod that was deleted because nobody needs it has not failed."""
     evicted = is_ending(pod) and true_condition(pod, DISRUPTED) is not None
     return pod.get("status", {}).get("phase") == "Failed" or evicted
 
@@ -344,7 +344,7 @@ def _last_end(container: Json) -> Json:
 def _endings(container: Json) -> int:
     """How often a container's process has ended.
 
-    Kubernetes counts a restart when it happens, so a container in back-off has ended once more than that.
+    `restartCount` grows when the container restarts, so a container in back-off has ended once more.
     """
     state = container.get("state", {})
     waits = (state.get("waiting") or {}).get("reason") == "CrashLoopBackOff"
@@ -365,7 +365,7 @@ def _failure(pod: Json, *, number: int, whole: bool = True) -> Ending:
 
 
 def _moments(pod: Json, ended: Json) -> Iterator[datetime]:
-    """When the failure was: when the process ended, else when the pod was disrupted."""
+    """The time of a failure: when the process ended, or else when the pod was disrupted."""
     disrupted = true_condition(pod, DISRUPTED) or {}
     if stamp := ended.get("finishedAt") or disrupted.get("lastTransitionTime"):
         yield moment(stamp)

@@ -1,13 +1,14 @@
-"""How a namespace's budget is shared by its jobs. Pure.
+"""Shares a namespace's budget among its jobs. Pure.
 
-    need     what a job must have to continue: granted whole, first to the jobs that have the least
-    wish     what a job would use next: the rest is shared by max-min fairness. So a job has more than
-             another only if that one wished for no more
-    end      an ended job is charged what it used if its coordinator ended in order, else its whole grant
-    fact     what a job has used beyond its grant counts, and is never granted to another
+    need     what a job must have to continue. It is granted in full or not at all, first to the
+             jobs with the smallest grants
+    wish     what a job would use next. The rest of the budget is shared by max-min fairness: a job gets more
+             than another job only if the other wished for no more
+    end      an ended job is charged its usage if its coordinator ended in order, else its whole grant
+    fact     usage beyond a job's grant counts too, and is never granted to another job
 
-A grant never shrinks, because its coordinator may have reserved it. Grants and the usage of ended jobs
-together are at most the limit, unless the limit was lowered or facts exceeded it.
+A grant never shrinks, because the job's coordinator may have reserved all of it. Grants and the usage of
+ended jobs together are at most the limit, unless the limit was lowered or usage exceeded it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from headway_api.spec.budget import RLBudget
 from headway_api.spec.lifecycle import USD, TokenBudget, limits_of
 
 STEPS: Final = {True: Decimal("0.0001"), False: Decimal(1)}
-"""Smallest unit that is granted. True: of US dollars; False: of tokens."""
+"""Smallest amount that is granted: in US dollars for the key True, in tokens for False."""
 LOW: Final = Decimal("0.2")
 MAX_NAMED: Final = 8
 """Maximum jobs that a message names."""
@@ -47,7 +48,7 @@ class Claim:
     kind: str
     name: str
     created: str
-    """Creation time as the API server writes it: otherwise equal jobs are served in this order."""
+    """Creation time as the API server writes it. It decides the order of jobs that are equal otherwise."""
     ended: bool = False
     """The job has ended, and its pods are gone."""
     closed: bool = False
@@ -58,7 +59,7 @@ class Claim:
     needed: Amounts = field(default_factory=dict)
     wished: Amounts = field(default_factory=dict)
     allowed: Amounts = field(default_factory=dict)
-    """What its status lets it use, from any RLBudget."""
+    """The grant in the job's status, from whichever RLBudget it came."""
     not_reporting: bool = False
     """The job ran before the budget bounded it, and has not reported its usage yet."""
     bill: Amounts = field(default_factory=dict)
@@ -72,24 +73,24 @@ class Share:
     claim: Claim
     granted: Amounts
     refused: Amounts = field(default_factory=dict)
-    """Limits whose need could not be granted -> that need."""
+    """Limit -> the need that could not be granted."""
 
 
 @dataclass(frozen=True)
 class Shared:
-    """How a budget is shared."""
+    """The result of sharing a budget."""
 
     ended: Amounts
     """Usage charged to ended jobs."""
     ended_jobs: int
     shares: Sequence[Share] = ()
     not_reporting: Sequence[Claim] = ()
-    """Jobs whose report all others wait for."""
+    """Jobs that have not reported their usage. Nothing is granted to any job until they do."""
     beyond: int = 0
-    """Number of jobs beyond the maximum."""
+    """Number of jobs beyond `MAX_JOBS`, which get no share."""
 
     def left(self, limits: Amounts) -> dict[str, Decimal]:
-        """What is neither used by ended jobs nor granted; below 0 if facts exceeded the limit."""
+        """What is neither used by ended jobs nor granted; below 0 if usage exceeded the limit."""
         return {name: maximum - self.ended[name] - self._granted(name) for name, maximum in limits.items()}
 
     def _granted(self, name: str) -> Decimal:
@@ -158,7 +159,7 @@ def share(limits: Amounts, before: RLBudgetStatus, claims: Iterable[Claim]) -> S
 
 
 def _begins(one: Claim, had: Amounts | None, limits: Amounts) -> dict[str, Decimal]:
-    """What a job has before this round: the largest of its grant and its usage by any account.
+    """What a job has before this round: the larger of its grant and its usage, by whichever account.
 
     A job that the budget does not know may have a grant from an earlier budget.
     """
@@ -196,12 +197,12 @@ def _grant_wished(shared: Shared, limits: Amounts) -> Shared:
 
 
 def filled(wished: Mapping[str, tuple[Decimal, Decimal]], left: Decimal, step: Decimal) -> dict[str, Decimal]:
-    """Raise levels with what is left, the lowest first and none above its wish; returns the new levels.
+    """Distribute what is left: raise the lowest levels first, none above its wish. Returns the levels.
 
     Args:
         wished: who -> its current level, and the level it wishes for.
-        left: the most that all together receive.
-        step: a level below its wish rises by whole multiples of this.
+        left: the amount to distribute.
+        step: a level that stays below its wish rises by whole multiples of this.
     """
     rising = {who: (now, wish) for who, (now, wish) in wished.items() if wish > now}
     levels = {who: now for who, (now, _) in rising.items()}
@@ -256,7 +257,7 @@ def status(budget: RLBudget, shared: Shared) -> RLBudgetStatus:
 
 
 def of_job(budget: RLBudget, uid: str, before: Grant | None, *, begun: bool) -> Grant:
-    """What a budget lets a job use. If it does not know the job or a limit, the job's status applies.
+    """What a budget lets a job use. If it has no entry for the job or a limit, the job's status applies.
 
     Args:
         before: the grant in the job's status.
@@ -270,14 +271,14 @@ def of_job(budget: RLBudget, uid: str, before: Grant | None, *, begun: bool) -> 
         late = before_parts[name].late if name in before_parts else begun or None
         part = parts.get(name) or before_parts.get(name) or Part(name=name, granted="0")
         if name in before_parts and _amount(before_parts[name].granted) > _amount(part.granted):
-            # This budget was read earlier: keep the larger grant, which a coordinator may have used.
+            # This view of the budget is older than the grant. Keep what a coordinator may have used.
             part = part.model_copy(update={"granted": before_parts[name].granted})
         found.append(part.model_copy(update={"late": late}))
     return Grant(parts=found)
 
 
 def granted(grant: Grant | None, name: str) -> Decimal | None:
-    """How much of a limit a job may use; None: nothing bounds it."""
+    """How much of a limit a job may use; None if no RLBudget bounds it."""
     found = next((part for part in grant.parts if part.name == name), None) if grant is not None else None
     return None if found is None else _amount(found.granted)
 
@@ -344,7 +345,7 @@ def _listed(jobs: Sequence[str]) -> str:
 
 
 def _last(one: Claim | None, had: Amounts) -> dict[str, Decimal]:
-    """What a job that has ended or is gone is charged."""
+    """The amounts that a job is charged once it has ended, or is gone."""
     if one is None:
         return dict(had)
     maximum = {name: max(much, one.used.get(name, NOTHING)) for name, much in had.items()}
@@ -402,7 +403,7 @@ def _amount(reported: Any) -> Decimal:
 def _is_not_reporting(status: Json, grant: Json, spent: Amounts) -> bool:
     """Whether a job may have used part of a limit without reporting it.
 
-    The bill of a suspended job is complete. A job that was bounded before it began has reported all usage.
+    The bill of a suspended job is complete. A job that had its grant before it began has reported all usage.
     """
     if status.get("startTime") is None or _is_suspended(status):
         return False

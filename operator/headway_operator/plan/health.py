@@ -1,6 +1,6 @@
-"""Finds what is wrong with a role, in the API's own words, and decides when that ends the job.
+"""Finds what is wrong with a role, as Kubernetes itself reports it, and decides whether the job fails.
 
-These functions read everything from objects and remember nothing. The messages of a deleted pod are lost.
+These functions read everything from objects and keep no state. So the messages of a deleted pod are lost.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ ESSENTIAL: Final = (
     names.JUDGE,
 )
 REPLACEABLE: Final = (names.ROLLOUT, names.JUDGE)
-"""Roles that can work with one pod."""
+"""Roles that can work as soon as one of their pods is ready."""
 EVIDENCE_SECONDS: Final = 5.0
-"""How long a failed Job's pod may lack its last message: Job and pod arrive by different watches."""
+"""Seconds to wait for the failed pod of a failed Job, since different watches report Job and pod."""
 
 OUT_OF_RESTARTS: Final = ("BackoffLimitExceeded", "MaxFailedIndexesExceeded")
-"""Reasons of a Job whose pods failed too often; the second applies if each node's failures are counted."""
+"""Reasons of a Job whose pods failed too often. The second is for Jobs that count failures by index."""
 LAST_WORDS: Final = 1500
 """Maximum characters from the end of a log that a message repeats."""
 
@@ -63,7 +63,7 @@ WAITING: Final = {
 
 @dataclass(frozen=True)
 class Issue:
-    """Why something is not as it should be."""
+    """What is wrong, as reason and message for a condition."""
 
     reason: str
     message: str
@@ -75,7 +75,7 @@ class Issue:
 
 @dataclass(frozen=True)
 class RoleHealth:
-    """The pods of a role, compared with the wanted ones."""
+    """The pods of a role, compared with the number that is wanted."""
 
     role: str
     desired: int
@@ -87,7 +87,7 @@ class RoleHealth:
     is_running: bool
     """Enough of its processes run or have completed, whether or not they answer probes right now."""
     blocker: str = ""
-    """What the role has waited for longest."""
+    """The pod that the role has waited for longest, as text for a message."""
     field: str = ""
     """The field that asks for the role, if the role's name does not show it."""
     ready_unscaled: int = 0
@@ -202,7 +202,7 @@ def checks_wait(context: Context) -> Issue | None:
     found = context.job.status.preflight
     waits = found.waits_for if found is not None and found.state == "Running" else None
     served = {names.check_of_judge(each.name) for each in context.spec.judges if each.model is not None}
-    # The pods of a judge's own server say more, and baseline episodes wait for no pod.
+    # If the job serves the judge, the issue of its pods says more. Baseline episodes wait for no pod.
     if waits is None or waits.name in served or waits.name == names.CHECK_BASELINE:
         return None
     reason = Reason.AGENT_UNREACHABLE if waits.name == names.CHECK_AGENT else Reason.CREATE_FAILED
@@ -264,7 +264,8 @@ def _failed_pods(observed: Observed, role: str) -> list[Json]:
 
 
 def _workload_issue(observed: Observed, workload: Json | None) -> Issue | None:
-    """Why a workload cannot create its pods. A Deployment says so itself; for a Job only events do."""
+    """Why a workload cannot create its pods. A Deployment has a condition for that; for a Job, only
+    events report it."""
     if workload is None:
         return None
     failure = true_condition(workload, "ReplicaFailure") or {}
@@ -278,7 +279,7 @@ def _pending(waiting: list[Json], workload: Json | None) -> tuple[datetime | Non
         return since, f"pod {name}"
     if workload is None:
         return None, ""
-    # The workload's last sign of life: it may be between two pods.
+    # There is no pod. Count from the workload's last change: it may just be replacing its pod.
     stamps = [workload["metadata"]["creationTimestamp"]]
     stamps += [item["lastTransitionTime"] for item in conditions(workload).values()]
     return max(map(moment, stamps)), f"a pod of {workload['kind']} {workload['metadata']['name']}"
@@ -296,7 +297,7 @@ def _restarts(observed: Observed, role: str) -> int:
         by_rules = failures.counted(observed, role)
         return in_place if by_rules is None else by_rules
     failed = int(workload.get("status", {}).get("failed", 0))
-    # When one node fails, every other node fails too.
+    # When the pod of one node fails, those of all other nodes fail too. Count them as one restart.
     return in_place + -(-failed // int(workload["spec"].get("completions", 1)))
 
 
@@ -324,7 +325,7 @@ def set_failure(context: Context, observed: Observed, number: int) -> Issue | No
 
 
 def _explained(observed: Observed) -> Issue | None:
-    """The failure of a process that reported that a restart cannot help."""
+    """The failure of a process whose exit code says that a restart cannot help."""
     for role in ESSENTIAL:
         for pod in observed.pods(role):
             for ended in terminations(pod):
@@ -405,7 +406,7 @@ def _waited_too_long(context: Context, observed: Observed, roles: list[RoleHealt
         for health in roles
         if health.pending_since and observed.now - health.pending_since > timedelta(seconds=patience)
     ]
-    # A pod that names what it lacks says more than a pod that waits for it.
+    # Report a role with a known issue first. The other roles may only be waiting for it.
     late.sort(key=lambda health: health.issue is None)
     for health in late:
         words = health.issue.message if health.issue else f"{health.blocker} is not ready; see its log"

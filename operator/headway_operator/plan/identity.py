@@ -20,7 +20,7 @@ def manifests(context: Context, roles: tuple[str, ...]) -> list[Wanted]:
     its kind, and the broker may manage pods. The chart's admission policies restrict the coordinator to its
     own job, and the broker to its own sandboxes. Learner and rollout servers get no token. They have accounts
     of their own so that they can have a cloud identity (IRSA, Pod Identity). Sandboxes have an account so
-    that they get no identity: webhooks would give them that of the namespace's default account.
+    that they get no identity. Otherwise webhooks would give them that of the namespace's default account.
     """
     account_names = {context.service_account(role) for role in roles}
     own = account_names - {context.spec.service_account_name}
@@ -37,9 +37,10 @@ def manifests(context: Context, roles: tuple[str, ...]) -> list[Wanted]:
 
 
 def _proofs(context: Context) -> list[str]:
-    """Account names that represent the job's uid, one for each RuntimeClass that its sandboxes ask for.
+    """Names of accounts that are never created. Each has the job's uid and a RuntimeClass of its sandboxes.
 
-    A class whose name is too long for that is not enforced.
+    The chart's admission policy checks that such a name is bound to the broker's role. If a RuntimeClass
+    makes the name too long, the name has only the uid, and the class is not enforced.
     """
     fixed = (context.platform.role_templates.get(names.SANDBOX, {}).get("spec") or {}).get("runtimeClassName")
     asked = [context.spec.environment.sandbox, *(suite.sandbox for suite in context.suites)]

@@ -1,7 +1,7 @@
 """Explains why a container cannot be created: the field of its image or Secret, the cause, and the fix. Pure.
 
-The kubelet retries each of these forever. These functions distinguish what only a person can fix from a
-registry that is briefly unavailable, as far as the kubelet's messages allow.
+The kubelet retries such a container forever. These functions distinguish faults that only a person can fix
+from faults that may pass, such as an unavailable registry, as far as the kubelet's messages allow.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def of_pull(pod: Json, container: str, reason: str, message: str) -> tuple[str, 
     """The message about a container without an image, and its outlook.
 
     Args:
-        container: its name.
-        reason: why it waits, one of `PULLS`.
+        container: name of the container.
+        reason: the kubelet's reason, one of `PULLS`.
         message: the kubelet's message.
     """
     outlook, fix = _pull(reason, message)
@@ -94,7 +94,7 @@ def _image_field(pod: Json, container: str) -> str:
 
 
 def _secrets_of_variables(pod: Json, container: str) -> set[str]:
-    """Secrets whose keys are variables of a container: only the store's Secret."""
+    """Secrets whose keys become variables of a container. Only the artifact store's Secret does."""
     sources = _spec(pod, container).get("envFrom") or []
     return {source["secretRef"]["name"] for source in sources if "secretRef" in source}
 

@@ -14,14 +14,14 @@ from headway_operator.plan.health import Issue, RoleHealth
 from headway_operator.plan.images import Outlook
 
 PATIENCE: Final = timedelta(seconds=120)
-"""How long something that a pod needs may be missing before a person is called. A registry may be
-unavailable, or another tool may add a Secret."""
+"""How long something that a pod needs may be missing before the job counts as stalled. A registry may be
+unavailable for a while, or another tool may still add a Secret."""
 
 READINESS: Final = {
     names.LEARNER: ConditionType.LEARNER_READY,
     names.ROLLOUT: ConditionType.ROLLOUT_READY,
 }
-"""The condition of each role that the job's work depends on."""
+"""Role that the job's work depends on -> the condition that says whether it is ready."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class JobHealth:
     failure: Issue | None = None
     complete: bool = False
     suspended: bool = False
-    """Every pod is gone."""
+    """The job should have no pods, and every pod is gone."""
     obstacle: Issue | None = None
     """The API server's message about an object that could not be created or changed."""
     blocked: bool = False
@@ -42,11 +42,11 @@ class JobHealth:
     begun: bool = False
     """The preflight is over, and the workloads that waited for it are wanted."""
     lacks: Issue | None = None
-    """What this job needs and other jobs lack, if that has just been found out."""
+    """What this job needs and other jobs do not have, if this reconcile has just found that out."""
     failures: Failures | None = None
     """The decisions of the rules of spec.failurePolicy, if this round applied them."""
     refusal: str | None = None
-    """Why the current spec is refused. What runs comes from an earlier one."""
+    """Why the current spec is refused. The running workloads come from an earlier spec."""
 
     @property
     def issues(self) -> list[Issue]:
@@ -56,7 +56,7 @@ class JobHealth:
         return [issue for issue in found if issue is not None]
 
     def role(self, name: str) -> RoleHealth | None:
-        """A role that is wanted now."""
+        """The health of a role; None if the role is not wanted now."""
         return next((health for health in self.roles if health.role == name), None)
 
     @property
@@ -71,7 +71,7 @@ class JobHealth:
 
     @property
     def is_running(self) -> bool:
-        """Whether no process is missing, though one may be slow to answer."""
+        """Whether every role has enough running processes, even if some answer probes too slowly."""
         return self.begun and all(health.is_running for health in self.roles)
 
 
@@ -120,7 +120,8 @@ def _sampling_waits(job: Job) -> str | None:
 def stalls_at(context: Context, job_health: JobHealth) -> datetime | None:
     """When a job that runs, or samples its baseline, counts as stalled unless it makes progress before.
 
-    The coordinator does not know yet of a server that has just become ready.
+    Baseline episodes may wait for `PATIENCE` after the servers became ready, since the coordinator does not
+    know of a new server at once.
     """
     ready = _running_since(context.job, job_health)
     if _sampling_waits(context.job) and job_health.all_ready and ready:
@@ -132,7 +133,7 @@ def stalls_at(context: Context, job_health: JobHealth) -> datetime | None:
 
 
 def no_progress(context: Context, job_health: JobHealth) -> str | None:
-    """The message about a job that runs without progress, preferably the coordinator's."""
+    """The message about a job that runs without progress; the coordinator's own message, if it has one."""
     progress = context.job.status.progress
     if job_health.running and progress and progress.stalled:
         return progress.stalled

@@ -1,4 +1,4 @@
-"""What differs between the kinds of jobs. All kinds share the rest of planning and status. Pure."""
+"""Interface for what differs between the kinds of jobs. The rest of planning and status is shared. Pure."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class ResolvedReferences:
     context: Context
     """The job with the chosen weights."""
     refusals: Sequence[str] = ()
-    """Why a job that it names keeps this job from running. The named job may be made again."""
+    """Why a job that this job names keeps it from running. The named job may be created again."""
     lacks: Issue | None = None
-    """What other jobs do not have yet, and this one needs or continues without."""
+    """What other jobs do not have yet. This job waits for it, or continues without it."""
     waits_until: datetime | None = None
-    """Until when the job waits for what is lacking; None: it does not wait."""
+    """Until when the job waits for what other jobs lack; None if it does not wait."""
     failure: Issue | None = None
-    """Why the job has nothing left to begin with."""
+    """Why the job fails before it begins: nothing that it names can be used."""
     fresh: bool = False
     """The choice is new: the status must keep it before anything is created from it."""
 
@@ -43,11 +43,11 @@ class JobKind(ABC):
 
     model: ClassVar[type[RLTrainingJob] | type[RLEvalJob]]
     roles: ClassVar[tuple[str, ...]]
-    """Roles its pods may have."""
+    """Roles that pods of such a job may have."""
     own: ClassVar[frozenset[ConditionType]]
     """Conditions that the operator owns."""
     shorter: ClassVar[str]
-    """Field that makes a run shorter."""
+    """The field of the spec to lower for a shorter run."""
 
     @abstractmethod
     def sources(self, raw: Json) -> tuple[str, ...]:
@@ -67,7 +67,7 @@ class JobKind(ABC):
 
     @abstractmethod
     def config(self, context: Context) -> JobConfig | EvalConfig:
-        """The job that its own processes read."""
+        """The form of the job that its own processes read."""
 
     @abstractmethod
     def preflight_passed(self, job: Job) -> bool:
@@ -75,10 +75,10 @@ class JobKind(ABC):
 
     @abstractmethod
     def begun(self, observed: Observed) -> bool:
-        """Whether accelerators have been asked for already."""
+        """Whether workloads that need accelerators have been created already."""
 
     def samples_first(self, job: Job, observed: Observed) -> bool:
-        """Whether the preflight needs servers before the other workloads that wait for it."""
+        """Whether the preflight needs servers now, before the `heavy` workloads."""
         return False
 
     def first_servers(self, context: Context) -> list[Wanted]:
@@ -86,7 +86,7 @@ class JobKind(ABC):
         return []
 
     def first_roles(self, context: Context, observed: Observed, restarts: dict[str, int]) -> list[RoleHealth]:
-        """Health of the `first_servers`; `restarts` is the number of each role so far."""
+        """Health of the `first_servers`; `restarts` has the number of restarts of each role so far."""
         return []
 
     @abstractmethod
@@ -95,7 +95,7 @@ class JobKind(ABC):
 
     @abstractmethod
     def heavy_roles(self, context: Context, observed: Observed, restarts: dict[str, int]) -> list[RoleHealth]:
-        """Health of the `heavy` workloads; `restarts` is the number of each role so far."""
+        """Health of the `heavy` workloads; `restarts` has the number of restarts of each role so far."""
 
     @abstractmethod
     def in_use(self, context: Context, observed: Observed) -> Observed:
@@ -127,14 +127,14 @@ class JobKind(ABC):
 
     @abstractmethod
     def coming_up(self, context: Context, job_health: JobHealth) -> State | None:
-        """State while the workloads that waited for the preflight start; None: none of them is wanted."""
+        """State while the `heavy` workloads start; None if they are not wanted yet."""
 
     def is_own(self, known: Condition) -> bool:
         """Whether the operator owns a condition."""
         return known.type in self.own
 
     def last_words(self, status: JobStatus) -> list[Condition]:
-        """Conditions of an ended job that replace what its coordinator wrote last."""
+        """Conditions of an ended job that replace the last ones of its coordinator."""
         return []
 
     def fields_of(self, conditions: Sequence[Condition]) -> dict[str, Any]:

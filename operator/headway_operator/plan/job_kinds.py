@@ -1,4 +1,4 @@
-"""Every kind of job the operator runs."""
+"""Lists every kind of job that the operator runs."""
 
 from __future__ import annotations
 

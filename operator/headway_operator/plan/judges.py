@@ -1,8 +1,8 @@
 """The servers of judges' models: rollout servers with their own model and key. Only the coordinator reaches
 them. Pure.
 
-They start when the coordinator waits for a judge: the checks that need no accelerator are over by then. They
-stay as long as the job has pods.
+They start when the coordinator waits for a judge. By then, the checks that need no accelerator have ended.
+The servers stay as long as the job has pods.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def manifests(context: Context) -> list[Wanted]:
 
 
 def roles(context: Context, observed: Observed, restarts: int) -> list[RoleHealth]:
-    """Health of all judges' servers as one role; `restarts` is the number so far."""
+    """Health of all judges' servers as one role; `restarts` is the number of restarts so far."""
     found = [
         replace(
             role_health(observed.of_judge(judge.name), names.JUDGE, model.replicas, restarts),
@@ -63,7 +63,7 @@ def keys(context: Context) -> dict[str, tuple[str, str]]:
 
 
 def _served(context: Context) -> Iterator[tuple[int, Judge, JudgeModel]]:
-    """The judges with a model, each with its number."""
+    """The judges whose model the job serves, each with its number from 1."""
     for number, judge in enumerate(context.spec.judges, 1):
         if judge.model is not None:
             yield number, judge, judge.model

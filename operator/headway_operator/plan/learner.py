@@ -1,6 +1,6 @@
 """The learner: an indexed Job with one pod a node, and a headless Service.
 
-The pods find one another by stable names, and rendezvous at rank 0's node.
+The pods find one another by stable names. torch.distributed rendezvouses at the pod of rank 0.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _job(context: Context) -> Json:
     nodes = context.training.spec.learner.nodes
     template = pods.pod_template(context, _process(context))
     template["spec"]["subdomain"] = context.child(names.LEARNER)
-    # Read it from the final template: the platform's fragment may change it.
+    # Read the grace period from the final template, since the platform's fragment may change it.
     grace = {"name": "GRACE_SECONDS", "value": str(template["spec"]["terminationGracePeriodSeconds"])}
     (container,) = [c for c in template["spec"]["containers"] if c["name"] == names.LEARNER]
     container["env"] = [*container["env"], grace]
@@ -40,9 +40,9 @@ def _job(context: Context) -> Json:
         "completionMode": "Indexed",
         "completions": nodes,
         "parallelism": nodes,
-        # When one pod dies, the others do too. Each index counts a failure of the learner at most once, so
-        # the learner is out of restarts when the first index is. Kubernetes also backs off by index: 10 s
-        # after the first failure, however many nodes failed with it.
+        # When one pod fails, the others do too. Each index counts a failure of the learner at most once, so
+        # the learner has no restarts left when the first index has none. Kubernetes also backs off by index:
+        # 10 s after the first failure, however many nodes failed with it.
         "backoffLimitPerIndex": context.spec.failure_policy.max_restarts,
         "maxFailedIndexes": 0,
         "podReplacementPolicy": "Failed",
@@ -59,7 +59,7 @@ def _met_at(context: Context) -> dict[str, int]:
 
 def _process(context: Context) -> pods.Process:
     learner = context.training.spec.learner
-    # Ranks first find one another and load a model. The job's pendingDeadlineSeconds limits that time.
+    # Ranks first find one another and load a model. pendingDeadlineSeconds limits that time, not the probe.
     attempts = context.spec.pending_deadline_seconds // 5 + 1
     return pods.Process(
         role=names.LEARNER,

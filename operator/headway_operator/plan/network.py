@@ -20,11 +20,12 @@ it. A client also needs the token of a running episode.
     sandboxed    sandbox; it then reaches only the gateway, by address, since DNS stays closed
 
 Sandboxes of suites are sandboxes, and reach the gateway whatever spec.agent is: their program requests its
-turns there. They reach nothing else. Their brokers have the same policy as the job's own.
+turns there. They reach nothing else. The suites' brokers have the same policy as the job's own broker.
 
 Kubelet probes come from the node, which policies do not block. Egress of the other roles is open: users
 choose where the model hub, the artifact store and the tracking server are. Scrapers are the peers that the
-operator's configuration names (metricsFrom). They reach the port, and so only what needs no token.
+operator's configuration names (metricsFrom). They can open the port, but without a token they can read only
+what needs none.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def manifests(context: Context, roles: tuple[str, ...]) -> list[Wanted]:
     if context.serves_judges:
         policies.append(_policy(context, names.JUDGE, [_allow([coordinator], names.PORT_ENGINE)]))
     if learners:
-        # Collectives choose their own ports.
+        # Collectives choose their own ports, so the rule names none.
         policies.append(_policy(context, names.LEARNER, [_allow(learners), *to_learner]))
     return policies
 
@@ -88,7 +89,7 @@ def _gateway(context: Context) -> tuple[list[Json], list[Json]]:
 
 
 def _of_suites(context: Context) -> Wanted:
-    """The additional policy of suites' sandboxes."""
+    """The additional policy by which suites' sandboxes reach the gateway."""
     spec = {
         "podSelector": _sandboxes_of_suites(context),
         "policyTypes": ["Egress"],

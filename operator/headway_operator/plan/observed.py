@@ -23,7 +23,7 @@ WORKLOADS = {
 
 
 POD_CREATION_SECONDS: Final = 3.0
-"""Seconds within which a Job's pods should exist."""
+"""Seconds after a Job's creation within which its pods should exist."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ class Observed:
     sources: Mapping[str, Json] = field(default_factory=dict)
     """Name -> existing RLTrainingJob of this namespace whose weights the job waits for."""
     namespace_ends: bool = False
-    """Whether the namespace has been deleted; only checked while `learner_ends`."""
+    """Whether the namespace has been deleted; only checked if `learner_ends` is true."""
     leaving: tuple[Json, ...] = ()
     """Terminating pods whose controller is gone already; the operator only waits for them."""
     budget: RLBudget | Literal["unread"] | None = None
     """The RLBudget of the job's namespace, if it bounds jobs of this operator."""
     failures: Failures | None = None
-    """Decisions of the job's rules about the failures so far (`failures.judged`). None: it has no rules."""
+    """Decisions of the job's rules about the failures so far (`failures.judged`); None if it has no rules."""
 
     def pods(self, role: str | None = None) -> list[Json]:
         """Pods of a role, or all of them, oldest first."""
@@ -88,7 +88,7 @@ class Observed:
         return replace(self, objects=tuple(body for body in self.objects if set_of(body) == str(which)))
 
     def of_suite(self, name: str | None) -> Observed:
-        """This view with only the objects of one suite; None: with only those of no suite."""
+        """This view with only the objects of one suite; with None, only those that belong to no suite."""
         return replace(self, objects=tuple(body for body in self.objects if suite_of(body) == name))
 
     def of_judge(self, name: str) -> Observed:
@@ -172,9 +172,9 @@ def has_succeeded(pod: Json) -> bool:
 
 
 def runs_on(pod: Json) -> bool:
-    """Whether a pod that is not ready only answers probes late: its processes have run since it was ready.
+    """Whether a pod is not ready although its processes still run: it only answers probes too late.
 
-    A pod is not ready before its containers start. A later transition means that the pod had been ready.
+    A pod is not ready before its containers start. If it changed to not ready later, it had been ready.
     """
     ready = conditions(pod).get("Ready")
     running = [status.get("state", {}).get("running") for status in _main_containers(pod)]
@@ -194,7 +194,7 @@ def containers(pod: Json) -> list[Json]:
 
 
 def terminations(pod: Json) -> list[Json]:
-    """How a pod's containers ended: the latest end of each, which includes the last run before a restart."""
+    """How a pod's containers ended: the latest end of each, which may be that of the run before a restart."""
     endings = []
     for container in containers(pod):
         for moment_of in ("state", "lastState"):

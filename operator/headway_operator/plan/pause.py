@@ -1,9 +1,10 @@
-"""Whether a job is paused, and whether a person has ended the pause. Pure.
+"""Decides whether a job is paused, and whether a person has ended the pause. Pure.
 
-The coordinator writes to `status.pause` that a signal is raised. The job then has no pods, as if
-its spec said `suspend`, until its annotation `headway.dev/resume` names the pause. (Only people write the
-spec.) The annotation takes effect once every pod is gone, since a coordinator that paused a job keeps it
-paused. Then `status.resumedPause` ends the pause permanently, whatever happens to the annotation.
+If a raised signal pauses the job, the coordinator writes that to `status.pause`. The job then has no pods, as
+if its spec said `suspend`, until its annotation `headway.dev/resume` names the pause. (The operator sets no
+`suspend`, since only people write the spec.) The annotation takes effect once every pod is gone, since a
+coordinator that paused a job keeps it paused. Then the operator writes `status.resumedPause`, which ends the
+pause permanently, whatever happens to the annotation.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ SHOWN: Final = 64
 
 
 def standing(job: RLTrainingJob | RLEvalJob) -> Pause | None:
-    """The pause that keeps a job from having pods."""
+    """The pause because of which a job has no pods; None if there is none."""
     return None if is_resumed(job) else _unended(job)
 
 
@@ -38,7 +39,7 @@ def is_named(job: RLTrainingJob | RLEvalJob) -> bool:
 
 
 def ended(job: RLTrainingJob) -> datetime | None:
-    """The time of the last pause that is over."""
+    """The time of the last pause that has ended; None if no pause has."""
     found = job.status.pause
     return found.time if found is not None and is_resumed(job) else job.status.resumed_pause
 

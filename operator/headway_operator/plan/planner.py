@@ -1,4 +1,6 @@
-"""The plan: what must exist for a job, what must go, and what its status says. Pure.
+"""Makes the plan: objects that must exist for a job, objects to delete, and the job's status. Pure.
+
+These objects exist in each phase of a job:
 
 waiting     nothing, while the job needs weights that another job does not have yet
 preparing   identity, settings, policies, coordinator, broker; the coordinator checks the job. Also the
@@ -6,12 +8,12 @@ preparing   identity, settings, policies, coordinator, broker; the coordinator c
 sampling    also one rollout server: it samples the untrained model of an RLTrainingJob without a learner
 running     also the workloads that need accelerators, but only after the preflight has passed. For an
             RLTrainingJob: learner and rollout servers; for an RLEvalJob: the server sets that are needed now
-suspending  no workload; objects that cost nothing stay. A paused job is the same
-refused     what runs already, until it ends; nothing is created or changed
+suspending  no workload; objects that cost nothing stay. The same holds for a paused job
+refused     the workloads that run already, until the job ends; nothing is created or changed
 ended       nothing: everything is removed in order (`teardown`)
 deleted     the same, and then the finalizer is removed
 
-A job carries the finalizer from before its first object until after its last.
+The finalizer is added before the job's first object, and removed after its last object is gone.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ from headway_operator.plan.reading import SpecRefusal, manager_of, parse, parse_
 from headway_operator.wire import UNREAD
 
 LOOK_SECONDS: Final = 30.0
-"""How often the operator reconciles a job that waits for another's weights, or is refused because of it."""
+"""Seconds between two reconciles of a job that waits for another job, or is refused because of it."""
 
 
 @dataclass(frozen=True)
@@ -79,14 +81,14 @@ class Plan:
     to_delete: tuple[Json, ...] = ()
     """Objects to delete."""
     status: JobStatus | None = None
-    """The operator's part; None leaves it as it is."""
+    """The operator's part of the status; None leaves it as it is."""
     finalizer: bool | None = None
     """Whether the job must carry the teardown finalizer; None leaves it as it is."""
     delete_job: bool = False
     requeue_after: float | None = None
     """Seconds until time alone changes the plan."""
     ending: bool = False
-    """The status becomes terminal with this plan, so it should be made from a fresh view."""
+    """The status becomes terminal with this plan, so the plan must be made from a fresh read of the job."""
 
 
 def make(raw: Json, platform: OperatorConfig, observed: Observed, obstacle: Issue | None = None) -> Plan:
@@ -105,7 +107,7 @@ def make(raw: Json, platform: OperatorConfig, observed: Observed, obstacle: Issu
 
 
 def _granted(made: Plan, kind: JobKind, raw: Json, before: JobStatus, budget: RLBudget | None) -> Plan:
-    """The plan with what the namespace's budget lets the job use."""
+    """The plan, with the job's grant from the namespace's budget in its status."""
     uid, begun = raw["metadata"]["uid"], before.start_time is not None
     grant = None if budget is None else grants.of_job(budget, uid, before.grant, begun=begun)
     if grant == before.grant:
@@ -146,8 +148,8 @@ def _make(
         return _deleted(kind, raw, before, observed)
     if observed.namespace_ends:
         # A terminating namespace deletes its pods first. The Job controller counts failures by index, and
-        # releases a learner's pod only after it created the successor, which the namespace forbids. So each
-        # would wait for the other. Deleting the custom resource ends this.
+        # releases a learner's pod only after it created the successor, which the namespace forbids. So the
+        # two would wait for each other. Deleting the custom resource ends this deadlock.
         return Plan(delete_job=True)
     if is_finished(before.conditions):
         return _ended(kind, raw, before, observed)
@@ -203,7 +205,7 @@ def _sooner(one: float | None, other: float) -> float:
 def sources(raw: Json) -> tuple[str, ...]:
     """Names of the training jobs, in the same namespace, that a stored job waits for.
 
-    Empty if its spec has another shape: every job that changes calls this for all the others.
+    Empty if its spec is malformed: each job that changes calls this for all other jobs, so it must not fail.
     """
     try:
         return job_kind_of(raw).sources(raw)
@@ -214,7 +216,7 @@ def sources(raw: Json) -> tuple[str, ...]:
 def _refused(kind: JobKind, context: Context, observed: Observed, messages: Sequence[str]) -> Plan:
     """The plan for a refused spec: nothing is created or changed.
 
-    What an earlier spec started continues, and ends like any other job. If the spec cannot be read whole,
+    Workloads of an earlier spec continue, and the job ends like any other. If the spec cannot be read whole,
     `context` contains the readable part.
     """
     refusal = "; ".join(messages)
@@ -313,27 +315,27 @@ def _brokers(context: Context, observed: Observed, restarts: int) -> RoleHealth:
 
 
 def _sandbox_issue(context: Context, observed: Observed) -> Issue | None:
-    """Why no sandbox starts: the job's own, or a suite's."""
+    """Why no sandbox of the environment or of a suite starts; None if sandboxes start."""
     pools = [observed.of_suite(name) for name in (None, *(suite.name for suite in context.suites))]
     return next((issue for pool in pools if (issue := _pool_issue(pool))), _never_created(context))
 
 
 def _coordinator(context: Context, health: RoleHealth) -> RoleHealth:
-    """Health of the coordinator, with what its checks wait for: it becomes ready after them."""
+    """Health of the coordinator. Its issue is what its checks wait for, since it becomes ready after them."""
     return health if health.issue else replace(health, issue=checks_wait(context))
 
 
 def _never_created(context: Context) -> Issue | None:
     """The broker's message about a sandbox that the preflight waits for, as reported by the coordinator.
 
-    Nobody else sees refused pods.
+    Only the broker learns that the API server refused a pod.
     """
     waits = checks_wait(context)
     return waits if waits is not None and waits.reason == Reason.CREATE_FAILED else None
 
 
 def _pool_issue(observed: Observed) -> Issue | None:
-    """Why no sandbox starts. Sandboxes end every minute, so an ended one is fine while others start."""
+    """Why no sandbox of a pool starts. Sandboxes end all the time: a failed one is fine if others start."""
     pods = [pod for pod in observed.pods(names.SANDBOX) if not is_ending(pod)]
     coming = [pod for pod in pods if not is_over(pod)]
     failed = [pod for pod in pods if pod["status"].get("phase") == "Failed"]
@@ -387,7 +389,7 @@ def _after_the_end(kind: JobKind, raw: Json, before: JobStatus, now: datetime) -
 
 
 def _surplus(observed: Observed, wanted: tuple[Wanted, ...]) -> tuple[Json, ...]:
-    """The job's objects that are not in the plan: from an older version, or for a role that is not wanted.
+    """The job's objects that are not in the plan: of an older version, or of a role that is not wanted.
 
     Pods are excluded, since their workloads and the broker own them.
     """

@@ -1,4 +1,4 @@
-"""Pod templates of all roles: the same frame, with a different process."""
+"""Builds the pod template of each role. All roles share it except for what `Process` says."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STAY: Final = {
 
 
 GRACE_SECONDS = 30
-"""A role ends at once on SIGTERM, since its successor needs only what is durable."""
+"""Seconds from SIGTERM to SIGKILL. A role ends at once on SIGTERM: its successor needs only durable data."""
 
 
 @dataclass(frozen=True)
@@ -36,33 +36,33 @@ class Process:
     env_from_pod: dict[str, str] = field(default_factory=dict)
     """Variable -> path of a field of the pod."""
     files_from_secret: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Folder -> name and key of a Secret, which may appear later. The folder then has the file TOKEN_KEY."""
+    """Folder -> name and key of a Secret, which may be created later. Its file in the folder is TOKEN_KEY."""
     files_from_config_map: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Folder -> name and key of a ConfigMap, which may appear later and may change."""
+    """Folder -> name and key of a ConfigMap, which may be created later and may change."""
     labels: dict[str, str] = field(default_factory=dict)
     """Further labels of the pod."""
     holds_keys_of: str | None = None
-    """The role whose keys it mounts, if that differs from `role`."""
+    """The role whose keys the pod mounts, if that differs from `role`."""
     probes: Json = field(default_factory=dict)
     api_token: bool = False
-    """Uses the Kubernetes API."""
+    """The process uses the Kubernetes API, so its pod gets a token."""
     store: bool = False
-    """Uses the artifact store, so it gets the credentials that spec.output names for its role."""
+    """The process uses the artifact store, so it gets the credentials that spec.output names for its role."""
     shm: bool = False
-    """Shares memory between processes."""
+    """The role's processes share memory, so /dev/shm is a volume of its own."""
     resources: Resources | None = None
     """Resources from the job's spec."""
     accelerators: int = 0
     pod_template: Json | None = None
     """The podTemplate fragment from the job's spec."""
     costly_to_move: bool = False
-    """An autoscaler should not evict it to save a node: work since the last step would be lost."""
+    """An autoscaler should not evict the pod to save a node: work since the last step would be lost."""
     restart_policy: str = "Always"
     grace_seconds: int = GRACE_SECONDS
     """Seconds from SIGTERM to SIGKILL.
 
-    The kernel does not deliver SIGTERM to process 1 of a container until it has a handler. A process that is
-    still starting would wait out its grace period, so a process with a long one is not process 1.
+    The kernel does not deliver SIGTERM to process 1 of a container until it has a handler. So a process 1
+    that is still starting would use its whole grace period. A process with a long one is never process 1.
     """
 
 
@@ -91,7 +91,7 @@ def _pod_spec(context: Context, process: Process) -> Json:
                 "image": process.image,
                 "imagePullPolicy": context.platform.image_pull_policy,
                 "command": ["python", "-m", process.module],
-                # Pods are deleted when the job ends, so a condition keeps the last lines of their logs.
+                # Pods are deleted when the job ends. A condition keeps the last lines of their logs.
                 "terminationMessagePolicy": "FallbackToLogsOnError",
                 "env": _env(process),
                 "ports": [{"name": name, "containerPort": port} for name, port in process.ports.items()],
@@ -170,8 +170,8 @@ def _volumes(context: Context, process: Process) -> tuple[list[Json], list[Json]
 def _keys(context: Context, role: str) -> list[Json]:
     """The role's own keys, and no others.
 
-    A job that began with one token for all roles gets that token too: its pods talk to pods from before the
-    operator's upgrade.
+    An earlier version of the operator gave all roles of a job one token. A job that began with it keeps it:
+    its pods talk to pods from before the upgrade.
     """
     made = {
         "name": names.keys_secret(context.stem, context.uid),
@@ -188,8 +188,8 @@ def _keys(context: Context, role: str) -> list[Json]:
 def resources(context: Context, process: Process) -> Json:
     """Requests and limits: each quantity of the job overrides the platform's default.
 
-    A job that sets only the request or the limit sets both. Accelerators are added if nobody names them. A
-    limit of 0 removes a default.
+    If a job sets only the request or only the limit of a resource, that is also the other. Accelerators are
+    added if neither job nor platform names them. A limit of 0 removes a default.
     """
     default, wish = context.platform.resources_of(process.role), process.resources or Resources()
     wished_limits = (wish.requests or {}) | (wish.limits or {})

@@ -1,7 +1,7 @@
-"""Reads what a job asks for, as far as it can be read. Pure.
+"""Parses a stored job, as far as this version can read it. Pure.
 
-The API server checked a spec by the rules at the time the job was applied. This version may have stricter
-ones.
+The API server checked the spec by the rules that were installed when the job was applied. This version may
+have stricter rules.
 """
 
 from __future__ import annotations
@@ -88,10 +88,10 @@ def _part(model: type[RLTrainingJob] | type[RLEvalJob], name: str) -> type[BaseM
 
 
 def read_partly(model: type[RLTrainingJob] | type[RLEvalJob], raw: Json) -> Job:
-    """A refused job, only for ending what it has running.
+    """The readable part of a refused job, so that the operator can end what the job has running.
 
-    An unreadable block of its spec has its default, or is missing if it has none. So `suspend`, deadlines and
-    counts apply even if other blocks are wrong.
+    An unreadable block of its spec gets its default, or is missing if it has none. So `suspend`, deadlines
+    and counts apply even if other blocks are wrong.
     """
     blocks = {}
     spec = _part(model, "spec")

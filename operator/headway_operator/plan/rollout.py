@@ -1,6 +1,6 @@
 """The rollout servers: a Deployment, since they are alike and replaceable, and a headless Service.
 
-The Service lists the servers that are ready, because the coordinator talks to each one individually.
+The Service is headless so that it lists the ready servers, since the coordinator talks to each of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from headway_operator.plan.context import Context, Mode, Wanted
 
 STARTUP_PERIOD: Final = 3
 REPLACED: Final = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
-"""Update strategy of a Deployment of servers: it never needs more accelerators than it has."""
+"""Update strategy of a Deployment of servers. It stops a server before it starts another, so it needs no
+additional accelerators."""
 
 
 def of_training(context: Context) -> list[Wanted]:
@@ -26,7 +27,7 @@ def of_training(context: Context) -> list[Wanted]:
 
 
 def of_preflight(context: Context) -> list[Wanted]:
-    """One of the servers that sample for training, before a learner exists. It stays when they scale up."""
+    """One of the servers that sample for training, before a learner exists. It stays when more are added."""
     spec = context.training.spec
     made = manifests(context, names.TRAINING_SET if spec.has_validation_server else None)
     for item in made:
@@ -84,7 +85,7 @@ def _labels(server_set: int | str | None) -> dict[str, str]:
 def process(context: Context, server_set: int | str | None = None) -> pods.Process:
     """A rollout server."""
     rollout = context.spec.rollout
-    # Loading a model takes minutes, so the job's pendingDeadlineSeconds decides, not the probe.
+    # Loading a model takes minutes. The job's pendingDeadlineSeconds limits that time, not the probe.
     attempts = context.spec.pending_deadline_seconds // STARTUP_PERIOD + 1
     return pods.Process(
         role=names.ROLLOUT,

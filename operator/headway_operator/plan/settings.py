@@ -27,7 +27,7 @@ def manifests(context: Context, config: JobConfig | EvalConfig) -> list[Wanted]:
 
 
 def sandbox_template(context: Context) -> dict[str, object]:
-    """The platform's part of a sandbox pod."""
+    """The platform's settings for a sandbox pod: template, resources and pull secrets."""
     platform = context.platform
     return {
         "template": platform.role_templates.get(names.SANDBOX, {}),

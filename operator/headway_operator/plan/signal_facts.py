@@ -1,8 +1,8 @@
-"""Facts about a job's signals: each that is suspect, raised, or clear again. Pure.
+"""Derives facts about a job's signals: a signal is suspect, raised, or clear again. Pure.
 
-A raised signal is recorded under the step since which it is raised. A signal may become suspect many times,
-since one reading above its threshold is enough. It is recorded the first time in each tenth of the job's
-steps.
+The key of a raised signal has the step since which it is raised. A signal may become suspect many times,
+since one reading above its threshold is enough. Only the first time in each tenth of
+the job's steps is recorded.
 """
 
 from __future__ import annotations
@@ -81,11 +81,12 @@ def _no_longer_raised(name: str, since: str, status: RLTrainingJobStatus) -> Ite
 def _no_longer_suspect(
     name: str, part: int, recorded: Collection[str], status: RLTrainingJobStatus
 ) -> Iterator[Fact]:
-    """The fact that a suspect signal is clear. If it was raised since, `_no_longer_raised` reports it."""
+    """The fact that a suspect signal is clear. If it was raised meanwhile,
+    `_no_longer_raised` reports it."""
     now = _of_name(name, status)
     if now is not None and now.state != "Clear":
         return
-    # Signals that did not fit into the list are not worse than its last one.
+    # The status lists the worst signals only. A signal that is missing is not worse than the last one listed.
     if now is None and not (status.signals and status.signals[-1].state == "Clear"):
         return
     if any(tenth(step, _last_step(status)) >= part for step in _raised_before(name, recorded)):

@@ -1,7 +1,8 @@
-"""The operator's part of a job's status: conditions, roles, state and times, true of one generation.
+"""The operator's part of a job's status: conditions, roles, state and times.
 
-The coordinator owns the rest, and the conditions that only it can judge. They are omitted here, so
-server-side apply does not touch them. A `JobKind` contains what only its kind of job has.
+The part describes one generation of the spec. The coordinator owns the other fields, and the conditions that
+only it can judge. They are omitted here, so server-side apply does not touch them. A `JobKind` adds what only
+its kind of job has.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def waiting(kind: JobKind, context: Context, why: Issue, now: datetime) -> JobSt
 
 
 def of(kind: JobKind, context: Context, job_health: JobHealth) -> JobStatus:
-    """The operator's part of the status."""
+    """The operator's part of the status of a job that has not ended before this reconcile."""
     before, now = context.job.status, job_health.now
     finished = job_health.failure is not None or job_health.complete
     progressing = judged.progressing(context, job_health, kind.working_state(context)[1])
@@ -122,8 +123,8 @@ def common_part(status: JobStatus) -> dict[str, Any]:
 def ended(kind: JobKind, before: JobStatus, generation: int, now: datetime) -> JobStatus:
     """Status of a job that has ended.
 
-    Later edits of its spec change none of its conditions, so they are also true of the new generation. Its
-    coordinator may have written once more while it was being stopped.
+    Later edits of the spec change no condition, so the conditions also describe the new generation. The
+    coordinator may have written once more while it was being stopped, so `last_words` replaces what it wrote.
     """
     own = [known for known in before.conditions if kind.is_own(known)]
     return _with(kind, before, [*own, *kind.last_words(before)], generation, now)
@@ -138,7 +139,7 @@ def _with(
         )
         for item in fresh
     ]
-    # Also merge with the coordinator's conditions: a transition is a change from what it wrote last.
+    # Also merge with the coordinator's conditions: a change from its last value is a transition.
     own = [known for known in merge(before.conditions, stamped) if kind.is_own(known)]
     return kind.own_part(before).model_copy(
         update={"conditions": own, "observed_generation": generation, **kind.fields_of(own)}
@@ -163,7 +164,7 @@ def _terminal(kind: JobKind, context: Context, job_health: JobHealth) -> list[Co
 def _state(
     kind: JobKind, context: Context, job_health: JobHealth, known: list[Condition]
 ) -> tuple[State, str]:
-    """One word for the printer column, and the reason of the condition it comes from."""
+    """The job's state in one word, and the reason of the condition that decides it."""
     if job_health.failure:
         return "Failed", job_health.failure.reason
     if job_health.complete:
@@ -187,7 +188,7 @@ def _state(
 
 
 def _unhealthy(status: JobStatus) -> str:
-    """Why a running job is unhealthy, as its coordinator reports: a job that learns nothing is not green."""
+    """Why a running job is unhealthy, as its coordinator reports; empty if it is not."""
     known = find(status.conditions, ConditionType.HEALTHY)
     return known.reason if known is not None and known.status == "False" else ""
 
@@ -198,7 +199,7 @@ def _reason(known: list[Condition], kind: ConditionType) -> str:
 
 
 def _all_roles(before: JobStatus, job_health: JobHealth) -> list[Role]:
-    """Roles that are or were wanted: the restarts of a role still count after it is gone."""
+    """Roles that are or were wanted. The restarts of a role still count after its pods are gone."""
     now = {health.role: _role(health) for health in job_health.roles}
     past = {role.name: Role(name=role.name, restarts=role.restarts) for role in before.roles}
     return [(past | now)[name] for name in sorted(past | now)]

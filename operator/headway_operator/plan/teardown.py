@@ -1,8 +1,8 @@
-"""Removes a job's objects in order: workloads, then sandboxes, then what both needed to end cleanly. Pure.
+"""Decides the order of removal: workloads, then sandboxes, then what both need to end cleanly. Pure.
 
 So a sandbox never outlives the NetworkPolicy that isolates it, and no deleted sandbox is replaced. A process
 that is ending can still write its last status. The remaining objects show what has been done, so a restarted
-operator continues where the other stopped.
+operator continues where its predecessor stopped.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from headway_api.document import Json
 from headway_operator.plan.observed import Observed, is_ending, is_over, moment, role_of
 
 LOOK_SECONDS: Final = 0.5
-"""How often a teardown continues by itself: no event reports what the operator deleted itself."""
+"""Seconds between two rounds of a teardown, since no event reports the operator's own deletions."""
 LATE_SECONDS: Final = 60.0
-"""An object that still exists this long after its time is reported."""
+"""An object that still exists this many seconds after it should be gone is reported."""
 
 
 def stopping(observed: Observed) -> tuple[Json, ...]:
     """The objects to delete now so that no pod remains.
 
-    Sandboxes are deleted once nobody can replace them. One watch delivers all pods in the order of their
+    Sandboxes are deleted once no broker can replace them. One watch delivers all pods in the order of their
     writes. So a view without the brokers' pods contains every sandbox that they created.
     """
     if workloads := observed.of_kinds("Job", "Deployment"):
@@ -36,7 +36,8 @@ def stopping(observed: Observed) -> tuple[Json, ...]:
 
 
 def _may_act(pod: Json, now: datetime) -> bool:
-    """Whether a pod can still act. A lost node's pod stays listed, but cannot after its grace period."""
+    """Whether a pod can still act. The pod of a lost node stays listed, but counts only until its
+    grace period ends."""
     ends = pod["metadata"].get("deletionTimestamp")
     return not is_over(pod) and (ends is None or moment(ends) > now)
 
@@ -47,7 +48,7 @@ def to_delete(raw: Json, observed: Observed) -> tuple[Json, ...]:
         return pods
     if observed.pods() or observed.leaves():
         return ()
-    # Secrets first: no view shows them, so the objects deleted after them must show whether this was done.
+    # Secrets first: no watch shows them. While other objects exist, the next round deletes the Secrets again.
     return (*_secrets(raw), *observed.objects)
 
 

@@ -1,6 +1,6 @@
-"""The last layer of a pod template, above the operator's own, the platform's and the job's.
+"""Adds the last layer of a pod template, after the operator's own, the platform's and the job's.
 
-No other layer can change labels, service account and the restricted security context.
+So no other layer can change labels, service account or the restricted security context.
 """
 
 from __future__ import annotations

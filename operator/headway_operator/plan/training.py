@@ -1,10 +1,10 @@
-"""RLTrainingJob: starting weights before the preflight, a learner and rollout servers after it. Pure.
+"""Plans an RLTrainingJob: starting weights before the preflight, learner and servers after it. Pure.
 
-The coordinator owns the condition that only it can judge (`WeightsInSync`). But a coordinator that is gone
-cannot retract it. So while a job is suspended or has ended, the operator takes the condition over by force,
-and writes that nothing is known of weights. It keeps writing that until a coordinator has written again.
-Otherwise an item would remain of which the old coordinator's field manager owns only the key. The API server
-rejects such an item, since it lacks required fields.
+The coordinator owns the condition that only it can judge (`WeightsInSync`). But a coordinator that no longer
+runs cannot update it. So while a job is suspended or has ended, the operator takes over the condition by
+force, and writes that nothing is known about the weights. It keeps writing the condition until a coordinator
+writes it again. If it stopped earlier, the old coordinator's field manager would own only the key of the
+item. The API server rejects such an item, since it lacks required fields.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class Training(JobKind):
         return [_nothing_known(Reason.FAILED if failed else Reason.SUCCEEDED)]
 
     def _weights(self, context: Context, job_health: JobHealth) -> list[Condition]:
-        """The condition about servers' weights if no coordinator can write it; empty if one can."""
+        """The condition WeightsInSync if no coordinator can write it; empty if one can."""
         if job_health.failure:
             return [_nothing_known(Reason.FAILED)]
         if job_health.complete:

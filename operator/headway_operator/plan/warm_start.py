@@ -1,11 +1,11 @@
 """Chooses the weights for `spec.model.warmStart.job`. Pure.
 
-The operator chooses them once, before it creates anything, and keeps them in the status. So the starting
-weights stay the same if the other job is deleted or made again, or this one restarts. The job's own processes
-receive the URI.
+The operator chooses the weights once, before it creates anything, and keeps the choice in the status. So the
+starting weights stay the same if the other job is deleted or created again, or this job restarts. The job's
+own processes receive the URI.
 
-The operator sees jobs that are applied together in any order. So a job waits for one that does not exist yet,
-and a refusal because of another job is never final.
+The operator sees jobs that are applied together in any order. So a job waits for a named job that does not
+exist yet, and a refusal because of another job is never final.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SOONER: Final = "to start sooner, give the uri of weights instead"
 
 
 def source(raw: Json) -> str | None:
-    """Name of the job that a stored job wants to start from, until the weights are chosen."""
+    """Name of the job that a stored job wants to start from; None once the weights are chosen."""
     name: str | None = raw["spec"].get("model", {}).get("warmStart", {}).get("job")
     return None if raw.get("status", {}).get("warmStart") else name
 
@@ -76,7 +76,7 @@ def waits_for(context: Context, other: Json | None) -> str | None:
 
 
 def settled(context: Context, other: Json | None) -> Context:
-    """The job with its starting weights: those in the status, else the best of `other`, else its last."""
+    """The job with its starting weights: those in the status, else the best or the last of `other`."""
     name, chosen = _wanted(context), context.training.status.warm_start
     if name is not None and other is not None:
         weights = _exported(training_status(other))
@@ -85,7 +85,7 @@ def settled(context: Context, other: Json | None) -> Context:
 
 
 def resolved_spec(spec: RLTrainingJobSpec, weights: StartingWeights | None) -> RLTrainingJobSpec:
-    """`spec` for the job's processes, with the URI instead of a job's name."""
+    """The spec for the job's processes, which names the URI of the weights instead of a job."""
     if weights is None:
         return spec
     model = spec.model.model_copy(update={"warm_start": WarmStart(uri=weights.uri)})
