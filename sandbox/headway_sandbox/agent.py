@@ -30,10 +30,10 @@ COMMAND_FIELD = "spec.agent.sandboxed.command"
 TAIL = 4096
 """Bytes from the end of the program's output that are kept for messages. All of it goes to the pod's log."""
 END_SECONDS = 2.0
-"""How long to wait for the rest of the program's output after its end."""
+"""Seconds to wait for the rest of the program's output after its end."""
 KILLED = exit_status(-9)
 PASSING = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY}
-"""Errors at a program's start that a retry may fix."""
+"""Numbers of errors at a program's start that a retry may fix."""
 
 
 class Agent:
@@ -80,7 +80,7 @@ class Agent:
             code = self._running.wait()
             self._runner.sweep()
         except runner.RunnerLostError as error:
-            # Without a runner in its own container, a program that ends the runner has ended itself.
+            # If the runner has no container of its own, the program itself may have killed it.
             code, self._lost = KILLED, error if self._runner.walled else None
         self._drained.acquire(timeout=END_SECONDS)
         self._exit_code = code
@@ -106,7 +106,7 @@ def start(command: list[str], episode: Mapping[str, Any], variables: Mapping[str
 
 
 def not_started(program: str, output: bytes) -> HttpError:
-    """The runner's error, for the person who wrote the command."""
+    """The error for a program that cannot be started. `output`: errno and message from the runner."""
     code, _, words = output.decode(errors="replace").partition(" ")
     if not code:
         return HttpError(500, "AgentNotStarted", f"{program} was not started: its parent process ended")

@@ -1,7 +1,7 @@
 """Waits for the results of an environment's `async` methods.
 
-One event loop lasts as long as the process, so a tool and the reward can use what `reset` opened. It runs
-only while a method does. Environments without `async` never pay for the import of asyncio.
+One event loop lasts as long as the process, so a tool and the reward can use what `reset` opened. The loop
+runs only while such a method is awaited. Environments without `async` never pay for the import of asyncio.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _loop: AbstractEventLoop | None = None
 _now: object = None
-"""The awaitable that is waited for now."""
+"""The awaitable that `settled` waits for now; None if there is none."""
 
 
 def settled(value: Any) -> Any:

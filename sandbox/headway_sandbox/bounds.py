@@ -1,4 +1,4 @@
-"""Bounds of what a sandbox's server reads and sends. Numbers with a counterpart are equal to it.
+"""Limits on what a sandbox's server reads and sends. Some must equal a limit of `headway_api`.
 
 This module does not use `headway_api.bounds`: the image has only the standard library, and every episode pays
 for each import.
@@ -18,22 +18,22 @@ SCORE = 1e6
 MAGNITUDE = 1e12
 """Largest magnitude of a metric; equal to `headway_api.bounds.MAGNITUDE`."""
 VALUES = 1_000_000
-"""Lists, objects and values of one request; equal to `headway_api.bounds.VALUES`."""
+"""Maximum lists, objects and values of one request; equal to `headway_api.bounds.VALUES`."""
 DEPTH = 96
-"""Levels of a request or an answer: a conversation has at most 64, and is inside a document."""
+"""Maximum levels of nesting in a request or an answer. A conversation, which has at most 64, is inside it."""
 METRICS = 1_000
 NAME = 200
-"""Characters of a metric's name."""
+"""Maximum characters of a metric's name."""
 MESSAGES = 10_000
 TOOLS = 512
 CONTENT = 4 * 1024 * 1024
-"""Characters of a tool call's result that the agent sees."""
+"""Maximum characters of a tool call's result, which the agent sees."""
 ANSWER = 7 * 1024 * 1024
-"""Bytes of an answer: a coordinator reads at most 8 MiB."""
+"""Maximum bytes of an answer. A coordinator reads at most 8 MiB."""
 QUESTION = 1024 * 1024
-"""Bytes of one question to a judge, as JSON."""
+"""Maximum bytes of one question to a judge, as JSON."""
 ERROR = 2_000
-"""Characters of an error's own message that are repeated."""
+"""Maximum characters of an error's own message that another message repeats."""
 SMALL = 64 * 1024
 BODIES = {
     "/reset": 8 * 1024 * 1024,
@@ -43,7 +43,7 @@ BODIES = {
     "/group": 64 * 1024 * 1024,
     "/judge/answer": 8 * 1024 * 1024,
 }
-"""Bytes of a request's body, by path; `SMALL` for any other path."""
+"""Maximum bytes of a request's body, by path; `SMALL` for any other path."""
 
 
 class DocumentTooLargeError(ValueError):
@@ -55,7 +55,7 @@ class InvalidReturnError(ValueError):
 
 
 def parsed(body: bytes) -> Any:
-    """Parse the JSON of a body whose size is known to be within bounds.
+    """Parse the JSON of a body. The caller has checked its size.
 
     Raises:
         DocumentTooLargeError: the document has too many values, or is too deep.
@@ -122,5 +122,5 @@ def text(value: str) -> str:
 
 
 def shortened(value: str, limit: int = ERROR) -> str:
-    """The beginning of a text."""
+    """A text, cut to at most `limit` characters."""
     return value if len(value) <= limit else f"{value[: limit - 1]}\N{HORIZONTAL ELLIPSIS}"

@@ -18,7 +18,7 @@ LIBRARY = os.path.dirname(os.__file__) + os.sep
 
 
 def fault(reason: str, where: str, error: BaseException, method: object = None) -> HttpError:
-    """The error for a bug of the environment: the log gets the traceback, the client its last line.
+    """The error for a bug of the environment. The traceback goes to the log, and its last line to the client.
 
     `method`: the method that was called, for an error that no line of the environment raised.
     """

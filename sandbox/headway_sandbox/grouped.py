@@ -1,4 +1,4 @@
-"""Reads the finished episodes of a group, which a coordinator sends to a sandbox for a reward together."""
+"""Parses the finished episodes of a group, sent to one sandbox that rewards them together."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def transcript(episode: Mapping[str, Any], row: Mapping[str, Any]) -> Transcript
 
 
 def calls(messages: list[Mapping[str, Any]]) -> Iterator[Call]:
-    """The answered tool calls of a conversation, since the record in their own pod is gone."""
+    """The answered tool calls of a conversation. The pod that recorded the calls themselves is gone."""
     shown = {message.get("tool_call_id"): message for message in messages if message.get("role") == "tool"}
     for message in messages:
         for call in message.get("tool_calls") or ():

@@ -5,8 +5,9 @@ an environment takes 26 ms, interpreter included, and every episode pays for it.
 does not support: chunked bodies get 411, oversized ones 413. Anything that is not HTTP gets 400 and a closed
 connection.
 
-Anybody may reach the port: in the pod, the model's own code. Before it has shown its token, a connection has
-a few seconds for a head of 16 KiB. If there are many such connections, the oldest makes room for the next.
+Anybody may connect to the port, such as the model's own code in the pod. Before a connection has shown the
+lease's token, it has a few seconds for a head of 16 KiB. If there are too many such connections, the oldest
+is closed for the next.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
 
 MAX_HEAD = 16 * 1024
 IDLE_SECONDS = 300.0
-"""A connection without a new request for this long is closed."""
+"""A connection without a new request for this many seconds is closed."""
 HEAD_SECONDS = 10.0
-"""Longest time from the first byte of a head to its last."""
+"""Maximum seconds from the first byte of a head to its last."""
 BODY_SECONDS = 60.0
 SEND_SECONDS = 60.0
 DRAIN_SECONDS = 1.0
@@ -44,7 +45,7 @@ STRANGERS = 16
 CONNECTIONS = 64
 """Maximum connections at once. A further one is closed."""
 PAUSE_SECONDS = 0.05
-"""Pause after a connection that could not be accepted, because no descriptor was free."""
+"""Seconds to pause after a connection that could not be accepted, because no descriptor was free."""
 REASONS = {200: "OK", 204: "No Content", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found",
            409: "Conflict", 411: "Length Required", 413: "Content Too Large",
            500: "Internal Server Error", 504: "Gateway Timeout"}  # fmt: skip
@@ -194,7 +195,7 @@ def refuse(connection: socket.socket, answer: bytes) -> None:
 
 
 def end(connection: socket.socket) -> None:
-    """Make the thread of a connection end."""
+    """Shut a connection down, so that the thread that serves it ends."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 

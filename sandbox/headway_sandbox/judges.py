@@ -4,7 +4,7 @@
 
 A question waits here until the coordinator fetches it, over a connection that the coordinator opened with the
 lease's token. The coordinator delivers the answer the same way. If a judge fails, the episode ends and is
-retried. So this module raises nothing that a reward could mistake for a zero.
+retried. So a failed judge raises nothing here that a reward could catch and turn into 0.
 
 It uses only the standard library. It is imported at the first question, or when a coordinator polls for one.
 """
@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 MAX_QUESTIONS = 64
 """Maximum questions of one episode."""
 AT_ONCE = 4
-"""Maximum questions in one response. A coordinator reads 8 MiB, 32 levels and 100,000 values of it."""
+"""Maximum questions in one response, of which a coordinator reads 8 MiB, 32 levels and 100,000 values."""
 MAX_DEPTH = 24
 MAX_VALUES = 20_000
 """Maximum values in one question."""
 MAX_WAIT = 60
-"""Maximum seconds to wait for questions at once; equal to `headway_api.sandbox_api.MAX_QUESTION_WAIT`."""
+"""Maximum seconds that one request waits for questions; equal to
+`headway_api.sandbox_api.MAX_QUESTION_WAIT`."""
 
 
 class Question:
@@ -61,7 +62,7 @@ class Questions:
 
         Raises:
             TypeError: the arguments are not a question.
-            ValueError: there is no such judge, or the question is too large or one too many.
+            ValueError: there is no such judge, the question is too large, or the episode has asked too many.
             RuntimeError: the episode is not being judged, or its job has no judges.
         """
         document = written(name, messages, schema)

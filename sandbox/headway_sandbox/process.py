@@ -1,4 +1,4 @@
-"""Kernel calls of the server and the runner for processes: their own, and those of the model's code.
+"""Kernel calls with which server and runner protect their own process, and end those of the model's code.
 
 This module uses only the standard library without `ctypes`: each episode pays for its server's imports.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 SWEEP_SECONDS = 5.0
-"""How long to keep killing programs that start processes faster than they are killed."""
+"""Seconds after which to stop killing programs that start processes faster than they are killed."""
 SWEEP_PAUSE_SECONDS = 0.005
 
 

@@ -1,6 +1,6 @@
-"""Tries from inside which addresses this pod reaches: only the pod itself sees whether a NetworkPolicy works.
+"""Tries which addresses this pod reaches, since only the pod itself sees whether a NetworkPolicy works.
 
-It uses only the standard library, like the whole server.
+This module uses only the standard library, like the whole server.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 DESTINATIONS = 8
 """Equal to `headway_api.sandbox_api.MAX_DESTINATIONS`."""
 SECONDS = 2.0
-"""Longest attempt to connect: what a policy drops never answers."""
+"""Seconds after which an attempt ends. If a policy drops the packets, there is never an answer."""
 QUERY = b"HD\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\x01"
 """A DNS query for the root's name servers (RFC 1035, section 4), to which every name server responds."""
 SENDS = 2
 """Number of datagrams to send during `SECONDS`, since one may be lost."""
 PROTOCOLS = ("TCP", "UDP")
 AT_START = (("169.254.169.254", 80, "TCP"), ("1.1.1.1", 443, "TCP"), ("1.1.1.1", 53, "UDP"))
-"""A node's metadata server and the internet. A sandbox knows no name server."""
+"""Destinations to try at the start: a node's metadata server, and hosts of the internet by address, since a
+sandbox knows no name server."""
 BEGAN = time.monotonic()
 """When this process began, which is also when its pod began."""
 
@@ -78,11 +79,11 @@ class Tried:
 
 
 STARTED: Tried | None = None
-"""The attempts that began with this process."""
+"""The attempts that began with this process; None if there were none."""
 
 
 def begin(environ: Mapping[str, str]) -> None:
-    """Try at the process's start what every cloud and cluster has, since a policy may take effect late."""
+    """Try at the process's start what every cloud or cluster has, since a policy may take effect late."""
     global STARTED
     places = list(AT_START)
     if "KUBERNETES_SERVICE_HOST" in environ:

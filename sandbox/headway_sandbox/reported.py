@@ -47,7 +47,8 @@ class ReportedReward(Environment):
         return Observation([*self.opening, user(prompt)])
 
     def reward(self, transcript: Transcript) -> Reward:
-        """The sum of the reported values, with the reported metrics; by the turn if the report is."""
+        """The sum of the reported values, and the reported metrics. Each turn gets its reward if the report
+        has one for each."""
         value, reported = self.score(transcript), transcript.reported or ()
         turns = reported if len(reported) == transcript.turns else None
         return Reward(value, transcript.reported_metrics, turns)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 TURN_REWARDS_TOLERANCE = 1e-6
-"""Largest difference between their sum and the reward; equal to
+"""Largest difference between the sum of the turn rewards and the reward; equal to
 `headway_api.sandbox_api.TURN_REWARDS_TOLERANCE`."""
 SHAPES = "a number, one number a turn, (number, {name: number}) or Reward(...)"
 QUOTED = 60
@@ -46,7 +46,7 @@ def reward_of(returned: object, turns: int) -> Reward:
 
     Raises:
         InvalidReturnError: the value does not have the shape of a reward.
-        UnusableReturnError: it has too many numbers, or numbers that are too large or not finite.
+        UnusableReturnError: there are too many numbers, or some are too large or not finite.
     """
     value, fields, each = parts_of(returned)
     metrics = metrics_of(fields)
@@ -124,11 +124,11 @@ def too_many(count: int) -> str:
 
 
 def number(value: Any, where: str, instead: str) -> float:
-    """A number of any class. Text is not a number, even if it reads like one.
+    """The float of a number of any class. Text is refused, even if it reads like a number.
 
     Raises:
         InvalidReturnError: the value is not a number.
-        UnusableReturnError: it is an integer that no float holds.
+        UnusableReturnError: it is an integer that is too large for a float.
     """
     if value is None:
         raise InvalidReturnError(f"{where}nothing (None); return {instead}")

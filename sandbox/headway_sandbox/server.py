@@ -51,7 +51,7 @@ def load(entrypoint: str, config: Mapping[str, Any]) -> Environment:
     """Import `module:Class` and construct it.
 
     Raises:
-        EnvironmentLoadError: anything went wrong; the message says where.
+        EnvironmentLoadError: it cannot be imported, is no environment, or refuses its configuration.
     """
     module_name, _, class_name = entrypoint.partition(":")
     module: object = None
@@ -89,7 +89,7 @@ def instead(name: str, module: object) -> str:
 
 
 OPEN_TO_ALL = {("GET", "/healthz"), ("POST", "/lease"), ("POST", "/proof")}
-"""Requests that need no lease's token."""
+"""Requests that need no token."""
 
 
 def steps(session: Session) -> dict[str, Callable[[dict[str, Any]], dict[str, Any]]]:

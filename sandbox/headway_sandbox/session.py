@@ -41,14 +41,14 @@ CHALLENGE = 64
 MAX_AGENT_WAIT = 60
 """Equal to `headway_api.sandbox_api.MAX_AGENT_WAIT`."""
 HANG_SHARE = 0.95
-"""Share of the episode's time after which a running method is reported to hang. Its coordinator still waits
-then."""
+"""Share of the episode's time after which a running method is reported to hang. At that time, the coordinator
+still waits for its result."""
 HANG_SECONDS = 0.3
-"""A method that has run for less than this does not hang."""
+"""A method that has run for fewer seconds does not hang."""
 MAX_SECONDS = 1e6
 WATCH_SECONDS = 0.2
 END_SECONDS = 5.0
-"""How long to wait for the end of a killed agent."""
+"""Seconds to wait for the end of a killed agent."""
 JUDGES = "headway_sandbox.judges"
 
 
@@ -80,7 +80,7 @@ class Session:
         self._finished = False
         self._running: Running | None = None
         self.answer_for: Callable[[int, HttpError], bool] = lambda thread, refusal: False
-        """Answers the request that a thread handles, instead of the thread."""
+        """Answers a request instead of the thread that handles it."""
 
     def health(self) -> dict[str, Any]:
         """The lease that holds this pod, and its deadline (Unix time)."""
@@ -89,7 +89,8 @@ class Session:
     def bind(self, body: dict[str, Any]) -> None:
         """Give the pod to its one episode. Repeating the same binding is harmless.
 
-        At the deadline the C watchdog ends the process, even if a tool never releases the interpreter.
+        At the deadline, the watchdog of `faulthandler` ends the process. It is written in C, so it works even
+        if a tool never releases the interpreter.
         """
         lease, token, deadline = text_in(body, "lease"), text_in(body, "token"), number_in(body, "deadline")
         seconds = number_in(body, "seconds") if "seconds" in body else math.inf
@@ -116,7 +117,7 @@ class Session:
         return self._token is not None and compare_digest(token.encode(), self._token.encode())
 
     def reset(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Enter the first state."""
+        """Enter the first state; returns the messages and tools that the agent sees."""
         row, seed = body.get("row"), body.get("seed")
         if not isinstance(row, dict) or not isinstance(seed, int):
             raise HttpError(400, "MalformedRequest", "reset takes a row (object) and a seed (integer)")
@@ -282,7 +283,7 @@ class Session:
     def _watch(self, seconds: float) -> None:
         """Near the end of an episode's time, answer for a method that does not return, and say where it is.
 
-        Its thread cannot be ended, so this is the sandbox's last answer.
+        The method's thread cannot be ended, so this is the sandbox's last answer.
         """
         ends = time.monotonic() + seconds
         time.sleep(seconds * HANG_SHARE)

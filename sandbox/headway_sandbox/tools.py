@@ -1,6 +1,6 @@
-"""Methods marked with `@tool`, their OpenAI specs, and the call itself.
+"""Turns methods marked with `@tool` into tools with OpenAI specs, and calls them.
 
-A parameter's annotation is its JSON type: `str`, `int`, `float`, `bool`, `list[...]`, `dict[...]`. A
+A parameter's annotation gives its JSON type: `str`, `int`, `float`, `bool`, `list[...]`, `dict[...]`. A
 parameter with a default is optional. The first paragraph of the docstring is the tool's description; a line
 `name: text` below it describes a parameter. This module reads only the function object, because `inspect`
 and `typing` cost more to import than the rest of the server.
@@ -120,7 +120,7 @@ def spec_of(function: FunctionType) -> dict[str, Any]:
     """OpenAI spec of a method, from its signature and docstring.
 
     Raises:
-        TypeError: a parameter has no annotation, or one without a JSON type.
+        TypeError: a parameter has no annotation, or an annotation without a JSON type.
     """
     code = function.__code__
     count = code.co_argcount + code.co_kwonlyargcount

@@ -137,8 +137,7 @@ def _templates(context: Context) -> list[str]:
 
 
 def _sandboxes(context: Context) -> tuple[str, int, int]:
-    """Field, requested number and limit of sandboxes, summed over all pools, as each may reach its
-    maximum."""
+    """Field, requested number and limit of sandboxes, summed over all pools: each may reach its own."""
     spec = context.spec
     pools = [spec.environment.sandbox, *(suite.sandbox for suite in context.suites)]
     maximum = sum(pool.warm_pool.max or context.max_episodes for pool in pools)
@@ -225,8 +224,7 @@ def _keys(metadata: Json, path: str) -> Iterator[str]:
 
 
 def _placement(spec: Json, path: str) -> Iterator[str]:
-    """Refuse priorities that displace the cluster's own pods, and tolerations for nodes that only they
-    use."""
+    """Refuse priorities that displace the cluster's own pods, and tolerations for their nodes."""
     if str(spec.get("priorityClassName", "")).startswith(SYSTEM_PRIORITY):
         yield f"{path}.priorityClassName: {SYSTEM_PRIORITY} classes belong to the cluster; name another one"
     for where, toleration in _entries(spec, path, "tolerations"):

@@ -10,8 +10,7 @@ fails if there are none. It does not wait if the training job ended without the 
 Candidates with the same base, revision and dtype share a set of rollout servers, and so their context length.
 The tokens of a set also have the same prices. So full weights from a training job share no set with a plain
 model at the same address. Sets are numbered in the order of the candidates. The operator gives up a set that
-cannot start, and says so in the status of its candidates. The coordinator reads that, and measures the
-others.
+cannot start, and says so in the status of its candidates. The coordinator then measures the others.
 """
 
 from __future__ import annotations

@@ -28,8 +28,7 @@ JobSpec = RLTrainingJobSpec | RLEvalJobSpec
 JobStatus = RLTrainingJobStatus | RLEvalJobStatus
 
 OWN_ACCOUNT: Final = frozenset({names.BROKER, names.SANDBOX})
-"""Roles that never run as the user's account. The broker's account may create pods, a sandbox's may do
-nothing."""
+"""Roles that never run as the user's account. The broker's may create pods; a sandbox's has no rights."""
 
 
 class Mode(StrEnum):

@@ -1,7 +1,7 @@
 """Explains why a container cannot be created: the field of its image or Secret, the cause, and the fix. Pure.
 
-The kubelet retries such a container forever. These functions distinguish faults that only a person can fix
-from faults that may pass, such as an unavailable registry, as far as the kubelet's messages allow.
+The kubelet retries such a container forever. As far as its messages allow, these functions distinguish faults
+that only a person can fix from temporary ones, such as an unavailable registry.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The coordinator owns the condition that only it can judge (`WeightsInSync`). But a coordinator that no longer
 runs cannot update it. So while a job is suspended or has ended, the operator takes over the condition by
-force, and writes that nothing is known about the weights. It keeps writing the condition until a coordinator
+force. It writes that nothing is known about the weights. It keeps writing the condition until a coordinator
 writes it again. If it stopped earlier, the old coordinator's field manager would own only the key of the
 item. The API server rejects such an item, since it lacks required fields.
 """

@@ -27,7 +27,7 @@ from headway_wire.listening import listening
 
 TEMPLATE_FILE = "sandbox-template.json"
 STARTING_AT_ONCE = 16
-"""Maximum pods that are created but do not answer yet. A node starts a few a second; more slow each other."""
+"""Maximum pods that are created but do not answer yet. A node can start only a few a second."""
 SHUTDOWN_SECONDS = 1.0
 
 _log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ def limits(kind: pods.SandboxKind) -> pool.Limits:
 
 
 def load(environ: Mapping[str, str]) -> tuple[pods.SandboxKind, pods.Platform]:
-    """Read the mounted configuration; it also says which of the job's sandboxes this broker has.
+    """Read the mounted configuration. It says whether the broker has the job's own sandboxes or a suite's.
 
     Raises:
         JobError: the configuration is missing or unreadable.
@@ -55,17 +55,17 @@ def load(environ: Mapping[str, str]) -> tuple[pods.SandboxKind, pods.Platform]:
 
 
 def processes(environ: Mapping[str, str]) -> ProcessPods | None:
-    """The maker of sandboxes as processes, if a local engine asks for it."""
+    """What starts sandboxes as processes, for a job on this machine; None for a job on a cluster."""
     if (modules := environ.get(names.ENV_ENVIRONMENT_MODULES)) is None:
         return None
     folder = Path(environ[names.ENV_JOB_FOLDER])
-    # The folders next to it belong to other jobs, with their keys.
+    # Hide all jobs' folders: those of other jobs have their keys in them.
     hidden = [folder.parent if folder.parent.name == names.LOCAL_JOBS else folder]
     return ProcessPods(Path(modules), hidden, int(environ[names.ENV_SANDBOX_NETWORK]))
 
 
 async def serve(kind: pods.SandboxKind, platform: pods.Platform, own_keys: Keys) -> None:
-    """Run until SIGTERM. Sandboxes stay: another broker uses them, or the job's deletion removes them."""
+    """Run until SIGTERM. Sandbox pods stay: the next broker uses them, or the job's deletion removes them."""
     config = kind.config
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

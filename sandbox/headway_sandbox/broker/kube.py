@@ -1,8 +1,8 @@
 """The four calls of the Kubernetes API that the broker needs, over aiohttp.
 
 The broker does not use the `kubernetes` client. Importing that costs 1.5 s and 60 MB in a pod that every job
-has, and it is synchronous. Building its models from JSON costs more CPU for each watch event than everything
-else the broker does with it. Four calls on plain JSON are less code than an adapter around that client.
+has, and it is synchronous. Building its models from JSON costs more CPU for each watch event than all other
+work of the broker on that event. Four calls on plain JSON are less code than an adapter around that client.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 CALL_SECONDS = 30.0
 WATCH_SECONDS = 240
 DEPTH = 64
-"""Levels of an object of the API; pods have about 20."""
+"""Maximum levels of nesting in an object of the API; pods have about 20."""
 OBJECT = 4 * MIB
-"""Bytes of one object of the API server, which stores none above 3 MiB."""
+"""Maximum bytes of one object. The API server stores none above 3 MiB."""
 LIST = 256 * MIB
-"""Bytes of a list: of 4096 sandboxes, each of 64 KiB."""
+"""Maximum bytes of a list: 4096 sandboxes with 64 KiB each."""
 LIST_VALUES = 10_000_000
 REFUSAL = 64 * KIB
 WORDS = 1_000
-"""Characters of a refusal's message that are repeated."""
+"""Maximum characters of a refusal's message that an error repeats."""
 TOKEN_SECONDS = 60.0
-"""Interval at which the token file is read again, since a projected token is rotated in place."""
+"""Seconds after which the token file is read again, since a projected token is rotated in place."""
 
 
 class ApiError(Exception):

@@ -1,8 +1,8 @@
 """Records which episode holds which sandbox, and until when.
 
-The pod's own server binds a lease, and refuses every other token from then on. The token is a function of the
-broker's key, the lease and the pod. So a restarted broker, which remembers nothing, gives the same answer as
-its predecessor.
+The broker binds a pod's server to a lease. The server refuses every other token from then on. The token is a
+function of the broker's key, the lease and the pod. So a restarted broker, which remembers nothing, gives the
+same answer as its predecessor.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headway_sandbox.broker.pool import Pod
 from headway_sandbox.broker.warm import WarmPool
 
 WAIT_SECONDS = 20.0
-"""Longest time that a request waits for a ready sandbox. Then the answer asks the client to retry."""
+"""Maximum seconds that a request waits for a ready sandbox. Then the response asks the client to retry."""
 BIND_SECONDS = 5.0
 EXPIRE_EVERY_SECONDS = 1.0
 
@@ -45,7 +45,7 @@ class LeasedPod:
 
     pod: Pod
     owner: str | None
-    """None if it was found after a restart: the next claim of ownership frees it."""
+    """None if the broker found the lease on a pod after a restart. The next claim of ownership ends it."""
     deadline: float
     """Unix time."""
     waited_seconds: float = 0.0
@@ -73,10 +73,11 @@ class Leases:
                 self._end(lease, "deadline")
 
     async def grant(self, request: LeaseRequest) -> Lease:
-        """A sandbox for this episode only.
+        """Lease a sandbox to one episode.
 
         Raises:
-            LeaseRefusedError: there is none now (503), or there will never be one (409).
+            LeaseRefusedError: there is no sandbox now (503), or another owner has claimed them (409).
+            NoSandboxError: there will never be one.
         """
         await self._may_ask(request.owner)
         leased = self._leased.get(request.lease)
@@ -146,7 +147,7 @@ class Leases:
         self._asking.pop(lease, None)
         self._asking_owner.pop(lease, None)
         if not task.cancelled():
-            task.exception()  # clients that still wait receive it; perhaps none is left
+            task.exception()  # retrieve it: perhaps no client waits any more
 
     def _token(self, lease: str, pod: Pod) -> str:
         return proof.token_of(self._key, pod.uid, lease)
@@ -179,7 +180,7 @@ class Leases:
             self._pool.destroy(leased.pod, why)
 
     def _found(self, pod: Pod, lease: str, deadline: float) -> None:
-        if lease in self._leased:  # two pods were bound to it: keep the one that answered first
+        if lease in self._leased:  # two pods were bound to this lease: keep the pod that answered first
             self._pool.destroy(pod, "duplicate")
         else:
             self._leased[lease] = LeasedPod(pod, None, deadline)

@@ -13,11 +13,12 @@ from headway_sandbox.broker.pool import Counts
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 
 FAILURES: Final = ("PodGone", "SandboxDeleted", "SandboxEnded", "SandboxNotReady", "SandboxUnfit")
-"""The broker's own reasons. Their counters start at 0, or the first failure of each would have no rate."""
+"""Reasons that the broker itself gives. Their counters exist from the start, or Prometheus could compute no
+rate for the first failure of each."""
 
 
 class Metrics:
-    """Registry of one broker."""
+    """The metrics of one broker, and their registry."""
 
     def __init__(self, config: Identity) -> None:
         self.registry = CollectorRegistry()

@@ -1,9 +1,9 @@
 """The manifest of a sandbox pod, and the meaning of its status. Pure.
 
-A pod omits everything that it does not need and that costs the node time at each start: volumes, probes,
-service links, a second container. A pod that runs code on the model's behalf has that second container,
+A pod omits what it does not need, since each part costs the node time at every start: volumes, probes,
+service links, a second container. Only a pod that runs code on the model's behalf has a second container,
 `runner`. It runs as another user, in its own PID namespace, with the only folder that commands may write to.
-The isolation overrides every template, and a container that a template adds has requests and limits too.
+The isolation overrides every template. A container that a template adds gets requests and limits too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headway_api.spec.environment import EnvironmentSpec
 
 CONTAINER: Final = names.SANDBOX
 IDLE_SECONDS: Final = 1800
-"""A pod without a lease for this long is replaced, so that its lease never outlives the pod."""
+"""A pod that had no lease for this many seconds is replaced. So no lease outlives the pod's deadline."""
 DEFAULT_RESOURCES: Final = {"cpu": "250m", "memory": "512Mi"}
 EPHEMERAL_STORAGE: Final = "256Mi"
 USER: Final = 65532
@@ -32,18 +32,19 @@ RUNNER_VOLUME: Final = "headway-runner"
 """Volume with the socket on which the server waits for its runner. The runner may only read it."""
 RUNNER_VOLUME_SIZE: Final = "1Mi"
 BESIDE_RUNNER: Final = {"cpu": "10m", "memory": "32Mi", "ephemeral-storage": "1Mi"}
-"""Requests of a server with a runner: the runner gets the requested resources."""
+"""Requests of a server that has a runner. The runner gets the resources that the job asks for."""
 
 TRY_AT_START: Final = 8
-"""Number of a broker's first pods that probe the network. A preflight's static checks use up to three, and
-then it asks one."""
+"""How many of a broker's first pods probe the network at their start. The static checks of a preflight use up
+to three of them. Then the preflight asks another one for its result."""
 ENDED: Final = "SandboxEnded"
 FRUITLESS: Final = 5
-"""Pods in a row that may end before any has answered. Once the first has ended, the others start together."""
+"""After this many pods in a row that ended before any pod answered, the broker gives up. Once the first has
+ended, the others start together."""
 STOPPED: Final = (137, 143)
 """Exit codes of a process that was killed or terminated (SIGKILL, SIGTERM), usually by its node."""
 LAST_WORDS: Final = 500
-"""Characters from the end of a log that a message repeats."""
+"""Maximum characters from the end of a log that a message repeats."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class SandboxKind:
 
     @property
     def environment(self) -> EnvironmentSpec:
-        """The environment that runs in them."""
+        """The environment that runs in these sandboxes."""
         if self.suite is None:
             return self.config.spec.environment
         assert isinstance(self.config, EvalConfig)
@@ -83,7 +84,7 @@ class SandboxKind:
 
 @dataclass(frozen=True)
 class Platform:
-    """The platform's part of a sandbox pod, besides the job's part (`sandbox-template.json`)."""
+    """The platform's settings for a sandbox pod (`sandbox-template.json`). The job's override them."""
 
     template: Json
     resources: Json
@@ -142,7 +143,7 @@ def _wanted(kind: SandboxKind, platform: Platform, number: int) -> Json:
         "name": CONTAINER,
         "image": environment.image,
         "command": ["python3", "-m", "headway_sandbox.server"],
-        # If an image cannot run the server, only its log says why.
+        # If an image cannot run the server, only the container's log says why.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "env": [
             {"name": names.ENV_ENTRYPOINT, "value": environment.entrypoint},
@@ -209,7 +210,7 @@ def resources(platform: Platform, wish: Json) -> Json:
 
 
 def isolated(spec: Json, account: str) -> Json:
-    """`spec` with everything that isolates the pod, whatever it contained before."""
+    """`spec` with the settings that isolate the pod. They override whatever it contained."""
     hardened = {
         **spec,
         "restartPolicy": "Never",
@@ -272,9 +273,9 @@ def ended(pod: Json) -> bool:
 
 
 def problem_of(pod: Json) -> Problem | None:
-    """Why this pod is not serving, as the environment, the kubelet or the scheduler says."""
+    """Why this pod does not serve, as environment, kubelet or scheduler says; None if nothing is wrong."""
     status = pod.get("status", {})
-    # The server's container comes first: a runner ends with it, and then has no message.
+    # The server's container comes first: the runner ends when the server does, and has no message then.
     for container in sorted(status.get("containerStatuses", []), key=lambda c: c.get("name") != CONTAINER):
         state = container.get("state", {})
         if "terminated" in state:
@@ -306,14 +307,14 @@ def _terminated(state: Json) -> Problem:
 
 
 def is_fruitless(pod: Json) -> bool:
-    """Whether a pod that never answered failed because of its image, as other pods of it probably will."""
+    """Whether a pod ended without an answer probably because of its image. Other pods would end too then."""
     ends = [container.get("state", {}).get("terminated") for container in _containers(pod)]
     codes = [end.get("exitCode") for end in ends if end is not None and not exits.parse(end.get("message"))]
     return any(code not in (0, *STOPPED) for code in codes)
 
 
 def repeated_failure(problem: Problem) -> Problem:
-    """The message once `FRUITLESS` pods in a row have ended that way."""
+    """The permanent problem once `FRUITLESS` pods in a row have ended like that."""
     text = f"{FRUITLESS} sandboxes in a row ended before any answered; the last: "
     fix = "build it on Headway's sandbox image, with python3 and what the environment imports"
     field = "spec.environment.image"

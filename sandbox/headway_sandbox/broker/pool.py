@@ -1,10 +1,11 @@
 """Decides how many pods the pool creates and removes. Pure: the same counts give the same answer.
 
-The target of the pool is a number of ready pods (`idle_target`). They suffice for the waiting episodes, plus
-the configured minimum or, if that is more, the demand while a pod starts. The pool never has more than
-`maximum` alive. It never starts more than `starting_at_once` together, since beyond a node's cores that only
-slows each of them. Pods that are being deleted count too. So if the cluster removes pods slowly, or something
-else deletes them, the pool creates new ones no faster than old ones go.
+The target of the pool is a number of ready pods (`idle_target`). They suffice for the waiting episodes and a
+reserve. The reserve is the configured minimum or, if that is more, the number of leases that the recent
+demand takes while a pod starts. The pool never has more than `maximum` pods alive. It never starts more than
+`starting_at_once` together, since beyond a node's cores that only slows each of them. Pods that are being
+deleted count too. So if the cluster removes pods slowly, or something else deletes them, the pool creates new
+pods no faster than old ones disappear.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from headway_api import names
 from headway_api.backoff import doubled
 
 PENDING_SECONDS = 900.0
-"""A pod that does not run after this long is replaced. It may first need a new node and an image pull."""
+"""A pod that does not run after this many seconds is replaced. It may need a new node and an image pull."""
 ANSWER_SECONDS = 60.0
-"""A pod that runs but does not answer for this long is replaced."""
+"""A pod that runs but does not answer for this many seconds is replaced."""
 
 
 class State(StrEnum):
-    """The state of a pod in its life, which it passes through once."""
+    """State of a pod. A pod never goes back to an earlier state."""
 
     STARTING = "starting"
     READY = "ready"
@@ -43,9 +44,9 @@ class Pod:
     state: State = State.STARTING
     ready_since: float = 0.0
     running_since: float | None = None
-    """When the watch showed its address. It has been probed since then."""
+    """When the watch first showed the pod's address. The pool has probed the pod since then."""
     seen: bool = False
-    """Whether the watch has shown it."""
+    """Whether a list or the watch has shown the pod."""
 
 
 @dataclass(frozen=True)
@@ -100,19 +101,19 @@ def creates(limits: Limits, counts: Counts, demand: Demand) -> int:
 
 
 def tries(limits: Limits, counts: Counts, wanted: int) -> int:
-    """Pods to create now so that `wanted` start together, which soon shows whether an image works."""
+    """Pods to create now so that `wanted` pods start together. They soon show whether an image works."""
     return _within(limits, counts, wanted - counts.starting)
 
 
 def _within(limits: Limits, counts: Counts, missing: int) -> int:
-    """As many of `missing` pods as the limits allow."""
+    """How many of the `missing` pods the limits allow to create now."""
     alive = limits.maximum - counts.alive
     present = limits.maximum + limits.starting_at_once - counts.alive - counts.leaving
     return max(0, min(missing, alive, present, limits.starting_at_once - counts.starting))
 
 
 def surplus(limits: Limits, counts: Counts, demand: Demand) -> int:
-    """Number of ready pods beyond twice the target. They may go once they have idled."""
+    """Number of ready pods beyond twice the target. They may be removed once they have idled for a while."""
     return max(0, counts.ready - 2 * idle_target(limits, counts, demand))
 
 

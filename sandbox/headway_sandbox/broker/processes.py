@@ -3,7 +3,7 @@
 Each sandbox has its own loopback address, and inherits a socket there. If this system lets a user create
 namespaces, a sandbox has no network except that socket. It then sees neither other processes nor the folder
 of its job. Its memory and the size of its files are limited. The isolation is weaker than a pod's: a sandbox
-runs as this user, and may read what this user may. Sandboxes end with their broker.
+runs as this user, and may read whatever this user may read. Sandboxes end with their broker.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ WALLS: Final = (
 WITH_BROKER: Final = ("setpriv", "--pdeathsig", "KILL", "--")
 """Makes a sandbox end with its broker, however the broker ends."""
 IF_BROKER_LIVES: Final = ("sh", "-c", '[ "$PPID" = "$0" ] && exec "$@"')
-"""Comes next, with the broker's process id: a broker that ended before `setpriv` ran sends no signal."""
+"""Follows `WITH_BROKER`, with the broker's process id: starts the rest only if the broker still runs. A
+broker that ended before `setpriv` ran causes no signal."""
 UNPRIVILEGED: Final = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "--")
 """Drops capabilities: a sandbox is nominally root in its namespace, and could otherwise undo the mounts."""
 
@@ -67,12 +68,12 @@ class _Running:
 
     @property
     def log(self) -> Path:
-        """The file with its stdout and stderr."""
+        """The file with the sandbox's stdout and stderr."""
         return Path(self.folder.name, "log")
 
     @property
     def termination(self) -> Path:
-        """The file in which it says why it ended."""
+        """The file in which the sandbox says why it ended."""
         return Path(self.folder.name, "termination")
 
 
@@ -109,7 +110,8 @@ def walls() -> tuple[str, ...]:
 
 
 def command(limits: Json, hidden: Sequence[Path], within: tuple[str, ...]) -> list[str]:
-    """The command that starts a sandbox's server, after the prefix `within`. If empty, only limits apply."""
+    """The command that starts a sandbox's server, after the prefix `within`. If it is empty, only
+    limits apply."""
     blocks = int(amount(limits["ephemeral-storage"])) // 512
     data = int(amount(limits["memory"])) // 1024
     mount = "mount -t tmpfs -o ro,size=4k tmpfs"

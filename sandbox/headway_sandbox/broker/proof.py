@@ -1,8 +1,8 @@
-"""Lets a restarted broker distinguish a lease that the job granted from one that a sandbox makes up.
+"""Lets a restarted broker distinguish a lease that a broker granted from one that a sandbox made up.
 
 The token of a lease is a function of the broker's key (`Key.LEASES`), the pod and the lease. The pod received
-it once, when it was bound. It proves that it has the token by its answer to a challenge, so the token is not
-sent again.
+the token once, when it was bound to the lease. Later it proves that it has the token by its answer to a
+challenge, so the token is not sent again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Reads a sandbox server's answers within bounds: its image is the user's, and the model's code runs in it.
+"""Reads a sandbox server's answers within bounds, since the image is the user's and runs the model's code.
 
-It decompresses nothing, follows no redirect, and reads no more than an answer may contain.
+This module decompresses nothing, follows no redirect, and reads no more than an answer may contain.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from headway_sandbox.broker import proof
 from headway_wire.contents import content
 
 MAX_ANSWER: Final = 16 * KIB
-"""Bytes of an answer to the broker."""
+"""Maximum bytes of an answer to the broker."""
 DEPTH: Final = 4
 VALUES: Final = 64
 PROBE_SECONDS: Final = 2.0
 CLOCKS_APART_SECONDS: Final = 300.0
-"""How far the clocks of two nodes may differ."""
+"""Seconds by which the clocks of two nodes may differ."""
 
 
 async def health(http: aiohttp.ClientSession, url: str, token_of: Callable[[str], str]) -> Health:
-    """Which lease holds the pod at `url`; the pod has to prove it.
+    """Ask the pod at `url` which lease holds it. The pod has to prove that the lease was granted.
 
     Args:
-        token_of: the token that this pod has if the job granted it that lease.
+        token_of: lease -> the token that this pod has if it was granted that lease.
 
     Raises:
         ValueError: the answer is not a sandbox's, or claims a lease that was not granted.
@@ -56,7 +56,7 @@ async def health(http: aiohttp.ClientSession, url: str, token_of: Callable[[str]
 async def asked(
     http: aiohttp.ClientSession, method: str, url: str, seconds: float, body: Any = None
 ) -> tuple[int, Any]:
-    """Status and JSON of an answer; None if it has no body.
+    """Send a request; returns status and JSON of the answer, with None as JSON if it has no body.
 
     Raises:
         OutOfBoundsError: the answer is not JSON, is compressed, or is larger or deeper than a sandbox's may

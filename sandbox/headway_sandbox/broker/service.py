@@ -25,14 +25,14 @@ from headway_wire.contents import BodyTimeoutError, BodyTooLargeError, body
 from headway_wire.listening import known
 
 MAX_BODY = 16 * KIB
-"""Bytes of a request to the broker."""
+"""Maximum bytes of a request's body."""
 BODY_SECONDS = 10.0
 DEPTH = 4
 VALUES = 64
 ERROR_CHARACTERS = 500
 UNAUTHORIZED = f"send this job's key {Key.COORDINATOR_TO_BROKER} as Authorization: Bearer"
 SILENCE_SECONDS = WATCH_SECONDS + 120.0
-"""If the API server has been silent for this long (watches end sooner), this process is stuck."""
+"""If the API server has been silent for this many seconds, this process is stuck: a watch ends sooner."""
 
 Asked = TypeVar("Asked", bound=BaseModel)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

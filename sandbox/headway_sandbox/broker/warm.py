@@ -1,8 +1,8 @@
 """The pool: creates sandbox pods ahead of need, learns when they answer, and destroys them.
 
 The API server's list and watch show which pods exist; a pod's own `/healthz` says whether it may be leased.
-So a restart loses nothing: a new process lists, asks every pod, and continues. A pod that has ever been
-leased is never ready again. The pool asks for readiness directly, as soon as the watch shows the pod's
+So a restart loses nothing: a new process lists the pods, asks each of them, and continues. A pod that has
+ever been leased is never ready again. The pool probes a pod itself, as soon as the watch shows the pod's
 address. Kubelet probes would cost the node an exec or a request a second for each pod, and delay the answer
 by a second.
 
@@ -33,14 +33,14 @@ from headway_sandbox.broker.pool import Pod, State
 
 GRACE_SECONDS = 1
 PAUSES = (0.5, 30.0)
-"""Seconds: the first pause after an error of the API server, and the longest."""
+"""Seconds of the first pause after an error of the API server, and of the longest pause."""
 PROBE_PAUSE_SECONDS = 0.05
 ERROR_CHARACTERS = 300
-"""Characters of an answer's error that are repeated."""
+"""Maximum characters of an error in a pod's answer that a message repeats."""
 IDLE_KEPT_SECONDS = 30.0
 """Seconds for which surplus ready pods are kept, since demand comes in waves."""
 DEMAND_SECONDS = 15.0
-"""Window over which the rate of leases is measured."""
+"""Seconds over which the rate of leases is measured."""
 DELETES_AT_ONCE = 8
 TICK_SECONDS = 1.0
 
@@ -58,11 +58,11 @@ class NoSandboxError(Exception):
 OnFound = Callable[[Pod, str, float], None]
 """Called for a pod that turns out to be leased already: (pod, lease, deadline in Unix time)."""
 TokenOf = Callable[[str, Pod], str]
-"""The token that a pod has if the job granted it this lease: (lease, pod) -> token."""
+"""(lease, pod) -> the token that the pod has if it was granted this lease."""
 
 
 class WarmPool:
-    """Unused sandboxes of one job that answer."""
+    """The pool of one job's sandboxes, which keeps some ready."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class WarmPool:
         self.listed = asyncio.Event()
         """Set when every pod that existed at the start has been asked for its lease."""
         self.last_contact = time.monotonic()
-        """When the API server last answered."""
+        """When the API server last answered, on the monotonic clock."""
 
     def subscribe(self, found: OnFound, lost: Callable[[Pod], None], token: TokenOf) -> None:
         """Set the callbacks for a pod that is found leased, for a lost leased pod, and for tokens."""
@@ -114,7 +114,7 @@ class WarmPool:
 
     @property
     def episode_seconds(self) -> float:
-        """How long an episode may take from its lease on."""
+        """Seconds that an episode may take from its lease on."""
         return float(self._kind.config.spec.rollout.timeout_seconds)
 
     def counts(self) -> pool.Counts:
@@ -140,7 +140,7 @@ class WarmPool:
 
         Raises:
             TimeoutError: no pod became ready within `timeout` seconds.
-            NoSandboxError: there will be none.
+            NoSandboxError: there will be no pod until something outside changes.
         """
         if self.problem is not None and self.problem.permanent:
             raise NoSandboxError(self.problem)
@@ -240,7 +240,7 @@ class WarmPool:
             self._pods.pop(pod.name, None)
             self._failed(Problem(reason=error.reason, message=str(error)))
         except (aiohttp.ClientError, TimeoutError) as error:
-            # The pod may exist: the watch will show it, or PENDING_SECONDS will pass.
+            # The pod may exist: then the watch will show it. If not, it is given up after PENDING_SECONDS.
             logs.event(_log, "create-unanswered", level=logging.WARNING, pod=pod.name, error=str(error))
 
     def _failed(self, problem: Problem) -> None:
@@ -353,7 +353,7 @@ class WarmPool:
         return pods.repeated_failure(problem) if given_up else problem
 
     def _gone(self, pod: Pod) -> None:
-        """Handle a pod that somebody else deleted. Replacing it at once would be a race with them."""
+        """Handle a pod that somebody else deleted. Its replacement waits, to avoid a race."""
         if pod.state is not State.LEASED:
             message = f"pod {pod.name} was deleted, and not by this broker"
             self._failed(Problem(reason="SandboxDeleted", message=message))
@@ -368,7 +368,7 @@ class WarmPool:
         self._wake.set()
 
     async def _probe(self, pod: Pod) -> None:
-        """Ask a pod for its lease until it answers. The age limit of starting pods ends this."""
+        """Ask a pod for its lease until it answers, or until `_retire` gives it up."""
         while self._pods.get(pod.name) is pod and pod.state is State.STARTING:
             try:
                 health = await reply.health(self._http, str(pod.url), lambda lease: self._token(lease, pod))
@@ -404,7 +404,7 @@ class WarmPool:
         self._wake.set()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run work in the task group of `run`. A bug there ends the broker; a new one rebuilds its state."""
+        """Run work in the task group of `run`. A bug ends the broker; the next one rebuilds its state."""
         if self._group is None:
             raise RuntimeError("the pool is not running")
         return self._group.create_task(work)

@@ -47,7 +47,7 @@ __all__ = [
 ENV_RUNNER = "HEADWAY_RUNNER"
 """Equal to `headway_api.names.ENV_RUNNER`: the path of the server's socket for its runner, or CHILD."""
 CHILD = "child"
-"""For trying environments without a pod: the runner is a child of the server, without isolation."""
+"""Value for environments that are tried without a pod: the runner is a child of the server, not isolated."""
 MIB = 1024 * 1024
 OUTPUT_BYTES = MIB
 FILE_BYTES = 64 * MIB
@@ -78,11 +78,11 @@ class Limits:
         if any(max_bytes is not None and max_bytes <= 0 for max_bytes in given):
             raise ValueError("a limit must be above 0; leave it out for no limit")
         self.memory_bytes = memory_bytes
-        """Address space of each of its processes. None: only the container's memory limit applies."""
+        """Address space of each process of the command. None: only the container's memory limit applies."""
         self.cpu_seconds = cpu_seconds
-        """CPU time of each of its processes. None: as long as `timeout` allows."""
+        """CPU time of each process of the command. None: as long as `timeout` allows."""
         self.file_bytes = file_bytes
-        """Size of each file that it writes. None: only the volume's size limits it."""
+        """Size of each file that the command writes. None: only the volume's size limits it."""
         self.output_bytes = output_bytes
         """Bytes of stdout, and of stderr, that are kept. The rest is dropped."""
 
@@ -94,13 +94,13 @@ class Completed:
 
     def __init__(self, code: int, stdout: bytes, stderr: bytes, timed_out: bool, truncated: bool) -> None:
         self.code = code
-        """Its exit status; 128 + n if signal n ended it."""
+        """The command's exit status; 128 + n if signal n ended it."""
         self.stdout = stdout.decode(errors="replace")
         self.stderr = stderr.decode(errors="replace")
         self.timed_out = timed_out
-        """Whether it was killed at its timeout."""
+        """Whether the command was killed at its timeout."""
         self.truncated = truncated
-        """Whether it wrote more than `limits.output_bytes`."""
+        """Whether the command wrote more than `limits.output_bytes`."""
 
 
 def run(
@@ -117,8 +117,8 @@ def run(
     A process that has left the group runs until the judgement, and is killed then.
 
     Args:
-        variables: override those of the container `runner`.
-        folder: the working folder; None: the folder that commands may write to.
+        variables: environment variables, which override those of the container `runner`.
+        folder: the working folder; by default the folder that commands may write to.
 
     Raises:
         CommandStartError: the container has no such program, or no such folder.
@@ -137,21 +137,21 @@ def run(
 
 
 def put(path: str, content: str | bytes) -> None:
-    """Write a file of the runner, as the user that commands run as. A relative path starts at its folder.
+    """Write a file in the runner's container, as the user of commands. Relative paths start at `work_folder`.
 
     Raises:
         OSError: the file cannot be written there.
-        NoRunnerError, RunnerLostError: as `run`.
+        NoRunnerError, RunnerLostError: for the reasons that `run` names.
     """
     current().put(path, content.encode() if isinstance(content, str) else content)
 
 
 def get(path: str, max_bytes: int = FILE_BYTES) -> bytes | None:
-    """The content of a file of the runner; None if there is no such file.
+    """The content of a file in the runner's container; None if there is no such file.
 
     Raises:
         OSError: it is not a regular file, has more than `max_bytes` bytes, or cannot be read.
-        NoRunnerError, RunnerLostError: as `run`.
+        NoRunnerError, RunnerLostError: for the reasons that `run` names.
     """
     return current().get(path, max_bytes)
 
@@ -179,7 +179,7 @@ def current() -> Runner:
 def awaited(where: str) -> Callable[[], None]:
     """Listen on the socket `where`; returns a function that waits for the runner to connect there.
 
-    With `CHILD` it waits for nothing, and the first use starts a runner.
+    With `CHILD`, the function returns at once, and the first use starts a runner.
 
     Raises:
         RunnerLostError: (the returned function) no runner has connected.
@@ -206,7 +206,7 @@ def close() -> None:
 
 
 def sweep() -> None:
-    """End everything that was run, before the judgement.
+    """End all processes that were started here, before the judgement.
 
     Raises:
         RunnerLostError: the runner is gone, or a process could not be ended.

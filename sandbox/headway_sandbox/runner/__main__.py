@@ -1,8 +1,8 @@
 """The process in the container `runner` of a sandbox pod: `python3 -m headway_sandbox.runner`.
 
-It connects to the server's socket once, and carries out the requests from there. It is the first process of
-its PID namespace, so no process inside can kill it, and its own user cannot read it. So a command cannot
-forge the result of another, and does not survive `sweep`. When the server ends, everything here ends with it.
+It connects to the server's socket once, and carries out the requests that arrive there. It is the first
+process of its PID namespace, so no process inside can kill it, and its own user cannot read it. So a command
+cannot forge the result of another, and does not survive `sweep`. All processes here end with the server.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Daemon:
         self._folder = os.path.dirname(os.environ.get(ENV_EPISODE_FILE, EPISODE_FILE))
         self._lock = threading.Lock()
         self._commands: dict[int, socket.socket] = {}
-        """pid of each command -> the channel that gets its exit status."""
+        """pid of a command -> the channel to which its exit status is sent."""
         self._started = threading.Event()
         self._busy = threading.Semaphore(AT_ONCE)
 
@@ -168,7 +168,7 @@ class Daemon:
             answer(channel, {"code": code})
 
     def _put(self, channel: socket.socket, request: Mapping[str, Any]) -> None:
-        """Write a temporary file and rename it, so that no link is followed and no reader sees half of it."""
+        """Write a temporary file and rename it, so that no link is followed and no reader sees a part."""
         path = os.path.join(self._folder, request["path"])
         beside = f"{path}.{os.urandom(8).hex()}"
         try:
@@ -203,10 +203,10 @@ class Daemon:
 
 
 def bound(limits: Mapping[str, int | None]) -> Callable[[], None] | None:
-    """A function that limits the calling process, or None without limits. A lower hard limit stays.
+    """A function that limits the calling process; None if there are no limits. A lower hard limit stays.
 
-    It runs between fork and exec: set later, limits would not hold for what the command has already done.
-    Other threads may hold locks then, so it only makes system calls.
+    The function runs between fork and exec, so that the limits hold for everything that the command does.
+    Other threads may hold locks at that time, so the function only makes system calls.
     """
     wanted = []
     for name, max_bytes in limits.items():
@@ -226,7 +226,7 @@ def bound(limits: Mapping[str, int | None]) -> Callable[[], None] | None:
 
 
 def regular(path: str, max_bytes: int) -> bytes:
-    """The content of a regular file. It never waits for something else that a command put there, as a FIFO.
+    """The content of a regular file. It does not block on a FIFO or the like that a command put there.
 
     Raises:
         OSError: it is not a regular file, has more than `max_bytes` bytes, or cannot be read.
@@ -260,7 +260,7 @@ def error_reply(error: OSError | ValueError) -> dict[str, Any]:
 
 
 def connect(path: str) -> socket.socket | None:
-    """Connect to the server once it listens; None if it has ended before."""
+    """Connect to the server once it listens; None if it has ended, or does not listen in time."""
     deadline = time.monotonic() + CONNECT_SECONDS
     control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     while True:

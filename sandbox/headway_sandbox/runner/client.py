@@ -1,8 +1,8 @@
 """The server's side of the runner: one connection, made before any of the model's code runs.
 
-Each request has its own socket pair, whose other end goes over the control socket. Messages are JSON
-(SOCK_SEQPACKET separates them). The reply to a command has its three pipes, which its own user created. Its
-exit status follows later.
+For each request, the server makes a socket pair and sends one end over the control socket. Messages are JSON
+(SOCK_SEQPACKET separates them). The reply to a command carries the command's three pipes, which the runner's
+user created. The exit status follows in a later message.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 MESSAGE = 64 * 1024
-"""Bytes of a message: a request, an answer, or a piece of a file."""
+"""Maximum bytes of a message: a request, an answer, or a piece of a file."""
 CONNECT_SECONDS = 50.0
-"""How long the server waits for its runner, which is less than the broker waits for the server."""
+"""Seconds that the server waits for its runner. The broker waits longer for the server."""
 ANSWER_SECONDS = 30.0
-"""How long the runner may take for any request except running a command."""
+"""Seconds that the runner may take for any request except running a command."""
 CHILD_SECONDS = 3.0
-"""How long a runner that is the server's child may take to sweep. A command may have stopped it."""
+"""Seconds that a runner that is the server's child may take to sweep. A command may have stopped it."""
 LEFT_OVER = 16
 """Maximum pieces of unread output that are read after a command has ended; a pipe holds one."""
 ENV_EPISODE_FILE = "HEADWAY_EPISODE_FILE"
@@ -49,7 +49,7 @@ class Runner:
     """The runner at the other end of `control`."""
 
     walled = True
-    """Whether it runs in its own container, as another user."""
+    """Whether the runner is in a container of its own, as another user."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
@@ -91,7 +91,7 @@ class Runner:
     def put(self, path: str, content: bytes) -> None:
         """Write a file."""
         with self._ask({"do": "put", "path": path, "size": len(content)}) as channel:
-            with contextlib.suppress(OSError):  # its reply below says why it stopped reading
+            with contextlib.suppress(OSError):  # the runner's reply below says why it stopped
                 for start in range(0, len(content), MESSAGE):
                     channel.sendall(content[start : start + MESSAGE])
             _raise_from(receive(channel))
@@ -153,7 +153,7 @@ class ChildRunner(Runner):
             f"import sys; sys.path.insert(0, {root!r}); import socket; "
             "from headway_sandbox.runner.__main__ import serve; serve(socket.socket(fileno=0))"
         )
-        process.adopt_orphans()  # orphans of a runner that one of its commands killed
+        process.adopt_orphans()  # adopt the commands of the runner if one of them kills it
         with theirs:
             actions = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), 0)]
             command = [sys.executable, "-I", "-S", "-c", program]
@@ -193,12 +193,12 @@ class Running:
         return int(receive(self._channel)["code"])
 
     def end(self) -> None:
-        """Kill it."""
+        """Kill the command."""
         with contextlib.suppress(OSError):
             self._channel.send(b"{}")
 
     def close(self) -> None:
-        """Close its channel. If the command still runs, it is killed."""
+        """Close the command's channel and pipes. A command that still runs is killed."""
         self._channel.close()
         for pipe in {self.stdin, self.stdout, self.stderr} - {-1}:
             os.close(pipe)
@@ -254,7 +254,7 @@ class Running:
 
 
 class Heard:
-    """The part of a command's output to one of its pipes that is kept."""
+    """The output of a command to one of its pipes, of which at most `max_bytes` are kept."""
 
     __slots__ = ("kept", "max_bytes", "truncated")
 
@@ -286,7 +286,7 @@ def fed(pipe: int, data: memoryview) -> memoryview:
 
 
 def listen(path: str) -> socket.socket:
-    """The socket on which the server waits for the runner, whose container may only read its folder."""
+    """The socket on which the server waits for the runner. The runner may only read the socket's folder."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(f"{path}.new")
     os.chmod(f"{path}.new", 0o666)  # the runner is another user; nothing else runs until it has connected
@@ -296,7 +296,7 @@ def listen(path: str) -> socket.socket:
 
 
 def accept(listener: socket.socket, path: str, seconds: float = CONNECT_SECONDS) -> Runner:
-    """Accept the runner. Nobody can connect after it.
+    """Accept the runner's connection. No other process can connect later.
 
     Raises:
         RunnerLostError: no runner connected within `seconds`, or it runs as the server's own user.
@@ -322,12 +322,12 @@ def peer_of(control: socket.socket) -> int:
 
 
 def receive(channel: socket.socket) -> dict[str, Any]:
-    """One message."""
+    """Receive one message; raises RunnerLostError."""
     return parsed(received(channel))
 
 
 def receive_with_files(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """One message, and the descriptors that came with it."""
+    """Receive one message, and the descriptors that came with it; raises RunnerLostError."""
     try:
         message, files, _, _ = socket.recv_fds(channel, MESSAGE, 3)
     except OSError as error:
@@ -336,7 +336,7 @@ def receive_with_files(channel: socket.socket) -> tuple[dict[str, Any], list[int
 
 
 def received(channel: socket.socket) -> bytes:
-    """One raw message; empty at the end."""
+    """Receive one raw message; empty if the runner has closed the channel. Raises RunnerLostError."""
     try:
         return channel.recv(MESSAGE)
     except OSError as error:
@@ -344,7 +344,7 @@ def received(channel: socket.socket) -> bytes:
 
 
 def parsed(message: bytes) -> dict[str, Any]:
-    """A message's JSON."""
+    """A message's JSON; raises RunnerLostError for an empty message."""
     if not message:
         raise gone()
     found: dict[str, Any] = json.loads(message)

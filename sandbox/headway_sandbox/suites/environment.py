@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headway_sandbox.environment import Transcript
 
 CHECK_SECONDS = 300.0
-"""How long the preflight waits for two processes to load a task."""
+"""Seconds that the preflight waits for two processes to load a task."""
 TAIL = 1000
 """Maximum characters of a program's output in a message."""
 FOUND_BYTES = 1024 * 1024
@@ -50,7 +50,7 @@ class InspectSample(Environment):
         return Observation([], [])
 
     def reward(self, transcript: Transcript) -> Reward:
-        """The first scorer's value; every scorer's is a metric.
+        """The first scorer's value as reward, and the values of all scorers as metrics.
 
         Raises:
             ValueError: Inspect AI ended without scores; the message says why.
@@ -71,7 +71,7 @@ def check() -> None:
     Raises:
         HttpError: permanent, with the suite's field.
     """
-    import sys  # needed once a suite
+    import sys  # only the one check of a suite needs it
 
     from headway_sandbox.suites import program
 
@@ -114,5 +114,5 @@ def document(content: bytes) -> dict[str, Any]:
 
 
 def refusal(error: Mapping[str, Any]) -> HttpError:
-    """The error for what the program reports as impossible."""
+    """The permanent error for a suite that cannot run, as the program reports it."""
     return HttpError(500, "SuiteUnusable", error["message"], field=error["field"], permanent=True)

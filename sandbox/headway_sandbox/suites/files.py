@@ -22,7 +22,7 @@ def episode_file() -> str:
 
 
 def write(ending: str, document: dict[str, Any]) -> None:
-    """Write a document."""
+    """Write a document to the file with this suffix."""
     path = episode_file() + ending
     with open(f"{path}.new", "w") as file:
         json.dump(document, file)
@@ -30,7 +30,7 @@ def write(ending: str, document: dict[str, Any]) -> None:
 
 
 def read(ending: str) -> dict[str, Any] | None:
-    """Read a document; None if there is none."""
+    """Read the document in the file with this suffix; None if there is none."""
     try:
         with open(episode_file() + ending) as file:
             found: dict[str, Any] = json.load(file)

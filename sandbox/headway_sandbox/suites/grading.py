@@ -1,7 +1,7 @@
 """Keeps a task's scorers from asking the candidate that they grade.
 
-Inspect's graders ask the model under test unless the task names another one. In a pod of a suite, only the
-gateway is in reach. It has only the candidate, under any name.
+Inspect's graders ask the model under test unless the task names another one. A suite's pod reaches only the
+gateway, which serves only the candidate, under any name.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ OTHER_GATEWAYS = ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY")
 """Variables of an agent's process by which another provider would reach the gateway. A suite has no use for
 them."""
 AT_THE_GATEWAY = ("openai/", "openai-api/openai/")
-"""How a model's name begins if its requests go to the gateway."""
+"""Prefixes of a model's name with which its requests go to the gateway."""
 GRADERS = ("inspect_ai/model_graded_fact", "inspect_ai/model_graded_qa")
 """Inspect's scorers that always ask a model."""
 ROLE = "grader"
-"""The role of the model that they ask, unless the task names another one."""
+"""The role of the model that `GRADERS` ask, unless the task names another role."""
 
 
 class CandidateGradesItselfError(Exception):
@@ -35,7 +35,7 @@ class CandidateGradesItselfError(Exception):
 
 
 class Refusals:
-    """Refuses the candidate to a task's scorers. The requests of its solvers pass."""
+    """Refuses requests of a task's scorers to the candidate. Requests of its solvers pass."""
 
     def __init__(self, task: Any) -> None:
         self.fault: str | None = None
@@ -45,12 +45,12 @@ class Refusals:
         task.scorer = [self._named(scorer) for scorer in task.scorer or []]
 
     def _named(self, scorer: Any) -> Any:
-        """The scorer, whose requests are known by its name."""
+        """The scorer, wrapped so that its requests can be recognized."""
         from inspect_ai._util.registry import registry_info
 
         name = registry_info(scorer).name
 
-        @functools.wraps(scorer)  # Inspect's own attributes too
+        @functools.wraps(scorer)  # this copies Inspect's own attributes too
         async def score(state: Any, target: Any) -> Any:
             token = self._scorer.set(name)
             self._running.append(name)
@@ -92,12 +92,12 @@ class Refusals:
 
 
 def address(url: str) -> str:
-    """Host and port."""
+    """Host and port of a URL."""
     return urlsplit(url).netloc
 
 
 def fault(scorer: str) -> str:
-    """What is wrong with a task that has such a scorer, and what to write instead."""
+    """The message about a task whose scorer asks the candidate, with what to write instead."""
     return (
         f"the scorer {scorer} asks a model, which is the candidate itself; use scorers that ask none, or "
         "spec.judges in an environment of your own"
@@ -105,7 +105,7 @@ def fault(scorer: str) -> str:
 
 
 def own_grader(task: Any) -> str | None:
-    """The first scorer that always asks the candidate; None if it takes a run to know."""
+    """The first scorer that always asks the candidate; None if only a run can show whether one does."""
     from inspect_ai._util.registry import registry_info, registry_params
 
     roles = getattr(task, "model_roles", None) or {}

@@ -26,9 +26,10 @@ HASH_SEED = "PYTHONHASHSEED"
 MODEL = "openai-api/openai/default"
 """This provider reads OPENAI_BASE_URL and OPENAI_API_KEY. The gateway has one model, under any name."""
 RETRIES = 5
-"""Retries of one request if the gateway asks for them. The gateway marks a turn that the platform failed."""
+"""Retries of one request if the gateway asks for them. The gateway marks turns that failed because of
+the platform."""
 MESSAGE = 2000
-"""Characters of an error that are kept."""
+"""Maximum characters of an error that are kept."""
 WORDS = ("yes", "true", "no", "false")
 """Texts in any case that Inspect's `value_to_float` reads, besides C, I, P, N and numbers."""
 HINT = "let it give a number, or one of C, I, P, N, yes, no, true and false"
@@ -104,7 +105,7 @@ def order(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def in_another_process() -> list[str]:
-    """The digests of the task's samples in the order of another pod.
+    """The digests of the task's samples, in the order in which another process loads them, as in another pod.
 
     Each pod draws its own hash seed, which decides the order of a set, unless the image fixes the seed.
 
@@ -113,7 +114,7 @@ def in_another_process() -> list[str]:
     """
     variables = dict(os.environ)
     if variables.get(HASH_SEED, "random") in ("", "random"):
-        variables[HASH_SEED] = "1"  # this process has another of 2**32 seeds
+        variables[HASH_SEED] = "1"  # this process almost surely has another seed, of 2**32
     command = [sys.executable, "-m", "headway_sandbox.suites.program", ORDER]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, errors="replace")
     found = files.read(files.ORDER) or {}
@@ -232,7 +233,7 @@ def flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def number(value: Any) -> float:
-    """The result of Inspect's `value_to_float`; NaN if that would warn and give 0, as for a wrong answer."""
+    """The result of Inspect's `value_to_float`; NaN for a value that it would read as 0, with a warning."""
     from inspect_ai.scorer import CORRECT, INCORRECT, NOANSWER, PARTIAL, value_to_float
 
     if isinstance(value, str):

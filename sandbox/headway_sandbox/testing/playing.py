@@ -37,7 +37,7 @@ from headway_sandbox.testing.sandbox import Sandboxes
 
 CHARACTERS_A_TOKEN: Final = 4
 SOME: Final = 8
-"""Minimum number of episodes in the first round. If all fail, only a sample of the others is played."""
+"""Minimum number of episodes in the first round. If all of them fail, only a sample of the rest is played."""
 UNTRAINED: Final = PolicyVersion(incarnation=0, step=0)
 
 
@@ -115,7 +115,7 @@ class Player:
         self.workers = workers or os.cpu_count() or 1
 
     def play(self, script: Script, agent: Agent | None = None) -> PlayedScript:
-        """Play one script in a fresh process, or with `agent` one episode instead."""
+        """Play one script in a fresh process; with `agent`, an episode of this agent instead."""
         began = time.monotonic()
         play = played(script, time.monotonic, agent)
         request = next(play)
@@ -265,7 +265,7 @@ def _limited(model: Model, facts: Facts, drawn: random.Random, row: JsonView, to
 
 
 def _fitted(answer: str, facts: Facts, used: int, tokens: Tokens) -> str:
-    """An answer that fits; raises EpisodeCutError if its end is lost."""
+    """The answer if it fits into the limits; otherwise raises EpisodeCutError with the part that fits."""
     room = min(facts.max_tokens, facts.context_length - used)
     if tokens(answer) <= room:
         return answer

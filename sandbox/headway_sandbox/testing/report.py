@@ -1,4 +1,4 @@
-"""The checks' findings, as a test's failure shows them."""
+"""The findings of the checks, as text for a failed test."""
 
 from __future__ import annotations
 

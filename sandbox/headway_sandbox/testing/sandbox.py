@@ -33,9 +33,9 @@ from headway_sandbox.http import listen
 HOME: Final = Path(__file__).resolve().parents[2]
 """The folder that has the package `headway_sandbox`."""
 GRACE_SECONDS: Final = 5.0
-"""Time beyond the episode's own, in which a server reports an environment that hangs."""
+"""Seconds beyond the episode's time, in which a server reports an environment that hangs."""
 TAIL: Final = 64 * 1024
-"""Bytes of a sandbox's output that are read back."""
+"""Maximum bytes from the end of a sandbox's output that are read back."""
 Asked = TypeVar("Asked", bound=Record)
 
 
@@ -59,7 +59,7 @@ class Sandboxes:
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def start(self) -> Sandbox:
-        """A new sandbox for one episode; use it in a `with`."""
+        """Start a sandbox for one episode; use it in a `with` statement."""
         return Sandbox(self)
 
 
@@ -107,10 +107,10 @@ class Sandbox:
         self._folder.cleanup()
 
     def lease(self) -> None:
-        """Bind the sandbox to its one episode. From then on it names a method that hangs.
+        """Bind the sandbox to its one episode. From then on, the server reports a method that hangs.
 
         Raises:
-            NoReplyError: it does not answer.
+            NoReplyError: the server does not answer.
         """
         left = self._left()
         times = {"deadline": time.time() + left + GRACE_SECONDS, "seconds": left}
@@ -120,7 +120,7 @@ class Sandbox:
         """Send a request of an episode; returns its reply.
 
         Raises:
-            NoReplyError: there is no reply; with the environment's own message if it has one.
+            NoReplyError: there is no reply. The error has the environment's own message, if there is one.
         """
         if isinstance(request, ResetRequest):
             self.lease()
@@ -169,7 +169,7 @@ class Sandbox:
         return f"{what} did not answer within {self._of.timeout:g} s"
 
     def _ended(self, what: str) -> str:
-        """Why the process is gone."""
+        """The message about a process that has ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(GRACE_SECONDS)
         last = (self.output().strip().splitlines() or [""])[-1]
