@@ -1,4 +1,4 @@
-"""A bucket on this machine that can be unavailable for a while: as much of S3 as boto3 asks for here."""
+"""A fake S3 bucket on this machine that can be unavailable for a while. It has as much as boto3 uses."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 
 LONGEST = 30.0
-"""Seconds after which an absence ends by itself."""
+"""Seconds after which the bucket is available again by default."""
 
 
 class AbsentBucket:
-    """Objects by path (`/bucket/key`); away it refuses connections, answers a status, or cuts answers off."""
+    """Objects by path (`/bucket/key`). While unavailable, it refuses connections, answers with an error
+    status, or cuts answers off."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.asked = 0
-        """Requests that came, answered or not."""
+        """Number of requests received, answered or not."""
         self.asked_by: Counter[str] = Counter()
-        """The same by method."""
+        """Number of requests received, by method."""
         self._server: ThreadingHTTPServer | None = None
         self._answer: int | str = "well"
         self._leaves_at: tuple[str, int] | None = None
@@ -29,11 +30,11 @@ class AbsentBucket:
 
     @property
     def url(self) -> str:
-        """For `spec.output.endpointUrl`."""
+        """The address for `spec.output.endpointUrl`."""
         return f"http://127.0.0.1:{self._port}"
 
     def leave(self, how: int | str, seconds: float = LONGEST) -> None:
-        """Be unavailable for some seconds: `refused`, `cut off`, or a status."""
+        """Be unavailable for some seconds. `how`: `refused`, `cut off`, or the status to answer with."""
         if how == "refused":
             self.close()
             back = threading.Timer(seconds, self._open)
@@ -44,11 +45,11 @@ class AbsentBucket:
         back.start()
 
     def leave_once_asked(self, words: str, status: int) -> None:
-        """Answer `status` from the first request on whose target has these words."""
+        """Become unavailable with `status` at the first request whose target contains `words`."""
         self._leaves_at = (words, status)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         if (server := self._server) is not None:
             self._server = None
             server.shutdown()
@@ -62,11 +63,11 @@ class AbsentBucket:
 
         class Handler(BaseHTTPRequestHandler):
             timeout = 10
-            # One request a connection: what is closed is closed for everybody.
+            # One request a connection, so that no kept connection outlives the close of the server.
             protocol_version = "HTTP/1.0"
 
             def _answered(self) -> None:
-                if self.headers.get("Expect") == "100-continue":  # or boto3 waits a second for it
+                if self.headers.get("Expect") == "100-continue":  # otherwise boto3 waits a second for the 100
                     self.handle_expect_100()
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 bucket.asked += 1
@@ -96,7 +97,7 @@ class AbsentBucket:
                     self.wfile.write(body[: len(body) // 2] if cut else body)
 
             def log_message(self, format: str, *args: object) -> None:
-                """Requests are not worth a line."""
+                """Log nothing."""
 
         server = self._server = ThreadingHTTPServer(("127.0.0.1", self._port), Handler)
         server.daemon_threads = True

@@ -1,4 +1,4 @@
-"""Somebody's agent as a process that listens: started, killed, and started again on the same port."""
+"""An `http` agent as a process, which a test starts, kills, and starts again on the same port."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class AgentService:
 
     @property
     def log(self) -> str:
-        """What it said, in all its lives."""
+        """The output of all its processes so far."""
         return (self._folder / "agent.log").read_text()
 
     def start(self) -> None:
-        """Start it, and return once it is ready."""
-        # Nothing of this repository: the program is somebody else's.
+        """Start the agent, and return once it is ready."""
+        # No variables of this test: the program stands for somebody else's.
         environment = {"PATH": os.environ["PATH"], "HOME": str(self._folder)} | self._variables
         command = [*self._command, "--port", str(self.port)]
         with (self._folder / "agent.log").open("ab") as log:
@@ -48,7 +48,7 @@ class AgentService:
             time.sleep(0.05)
 
     def kill(self) -> None:
-        """End it abruptly, as a lost node would."""
+        """Kill the agent without notice, as the loss of its node would."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(timeout=10)

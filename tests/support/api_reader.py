@@ -1,4 +1,4 @@
-"""Reads a cluster's API over one connection that is kept: to ask again costs milliseconds, not a kubectl."""
+"""Reads a cluster's API over one kept connection, so that a request takes milliseconds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "Deployment": ("apis/apps/v1", "deployments"),
     "Pod": ("api/v1", "pods"),
 }
-"""What an operator makes for a job: kind -> group with version, and plural."""
+"""Kinds of objects that the operator creates for a job: kind -> group with version, and plural."""
 
 
 class ApiRefusedError(Exception):
@@ -50,12 +50,12 @@ class ApiReader:
         """An object as the server has it.
 
         Raises:
-            ApiRefusedError: with status 404 where it is not there.
+            ApiRefusedError: with status 404 if there is no such object.
         """
         return self._get(f"/{group}/namespaces/{self._namespace}/{plural}/{name}")
 
     def changes(self, group: str, plural: str, name: str, deadline_s: float) -> Iterator[Json]:
-        """An object as it is, and at each change. It ends at the deadline, or if the object is deleted."""
+        """An object as it is now, and again after each change, until the deadline or its deletion."""
         ends = time.monotonic() + deadline_s
         while (left := ends - time.monotonic()) > 0:
             found = self.one(group, plural, name)
@@ -79,7 +79,7 @@ class ApiReader:
         """The object, once it is ready.
 
         Raises:
-            TimeoutError: it was not ready in time. It has the object's status.
+            TimeoutError: it was not ready in time. The message has the object's status.
         """
         for found in self.changes(group, plural, name, deadline_s):
             if ready(found):
@@ -120,7 +120,7 @@ class ApiReader:
         return found
 
     def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         self._api.close()
 
     def _get(self, path: str, selector: str = "") -> Json:

@@ -25,15 +25,15 @@ from headway_coordinator.coordinator import Coordinator
 from headway_coordinator.engines.router import Endpoint
 
 SIZE, ROWS, EPISODES = 8, 15, 120
-"""Enough for a foothold to be ruled out: 64 episodes on 8 rows."""
+"""Enough to rule out a foothold, which takes 64 episodes on 8 rows."""
 LENIENT = {check: "Warn" for check in CHECK_IDS if check != "foothold"}
-"""The sandbox pays whatever is answered, which other checks object to."""
+"""Other checks than the foothold only warn, since the scripted sandbox rewards every answer."""
 SUCCEEDS: tuple[float, ...] = (1.0, 0.0)
 
 
 @dataclass
 class Rig:
-    """A job whose coordinators may live after one another, and what was asked of its servers."""
+    """A job whose coordinators may run one after another, and the requests that its servers received."""
 
     folder: Path
     engine: Scripted
@@ -68,7 +68,7 @@ class Rig:
         )  # fmt: skip
 
     async def run(self, config: JobConfig) -> None:
-        """The whole job."""
+        """Run the whole job."""
         coordinator = self.coordinator(config)
         publish = publishing(self.store, coordinator.layout)
         learner = ScriptedLearner(
@@ -86,12 +86,12 @@ class Rig:
 
     @property
     def preflight_so_far(self) -> dict[str, Any]:
-        """The same, empty before the first status."""
+        """The preflight's status so far; empty before the first status."""
         return self.preflight if self.statuses and "preflight" in self.statuses[-1] else {}
 
     @property
     def states(self) -> list[str]:
-        """Of the preflight, as status said them one after the other."""
+        """The states of the preflight, in the order in which the status had them."""
         observed = [status["preflight"]["state"] for status in self.statuses if "preflight" in status]
         return [state for at, state in enumerate(observed) if at == 0 or observed[at - 1] != state]
 
@@ -101,7 +101,7 @@ class Rig:
 
 @asynccontextmanager
 async def rig(folder: Path, score: Callable[[int], float]) -> AsyncIterator[Rig]:
-    """`score`: number of the judgement -> reward and score."""
+    """The job's scripted servers. `score`: number of the judgement, from 1 -> its reward and score."""
     box, judged = sandbox(), [0]
 
     def finish(_: Any) -> Any:

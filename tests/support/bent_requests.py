@@ -1,4 +1,4 @@
-"""Requests for turns as strangers send them: good ones, bent at random, and some that are all size."""
+"""Requests for turns as any client might send them: valid, randomly damaged, or very large."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HELD: dict[str, dict[str, Any]] = {
     "/v1/messages/count_tokens": {"output_format": {"type": "json_schema", "schema": SCHEMA}},
     "/v1/responses": {"text": {"format": {"type": "json_schema", "name": "metal", "schema": SCHEMA}}},
 }
-"""What a request whose answer must follow a schema says instead of its tools."""
+"""Fields of a request whose answer must follow `SCHEMA`. They replace its tools."""
 EPISODE = "t0-000009-0-0"
 CALL = {"id": "c", "type": "function", "function": {"name": "look_up", "arguments": '{"key": "x"}'}}
 PROMPT: dict[str, Any] = {
@@ -156,7 +156,7 @@ KNOWN: dict[str, Any] = {
     "/v1/messages/count_tokens": messages.WITHOUT_EFFECT,
     "/v1/responses": responses.WITHOUT_EFFECT,
 }
-"""Fields that are known and not applied."""
+"""Fields that the gateway knows but does not apply, by path."""
 
 
 CROWD = {f"field_{number}": number for number in range(300)}
@@ -166,17 +166,17 @@ CROWDED: dict[str, dict[str, Any]] = {
     "/v1/messages": {"output_config": CROWD},
     "/v1/responses": CROWD,
 }
-"""Fields of more names than a record has room for."""
+"""Fields with more names than a record can hold, by path."""
 
 
 def held(path: str) -> dict[str, Any]:
-    """A good request whose answer must follow `SCHEMA`."""
+    """A valid request whose answer must follow `SCHEMA`."""
     kept = {name: value for name, value in GOOD[path].items() if name not in ("tools", "tool_choice")}
     return copy.deepcopy(kept | HELD[path])
 
 
 def bent(path: str, chance: random.Random) -> tuple[bytes, dict[str, str]]:
-    """A request's body and headers, most often almost good."""
+    """A request's body and headers, with at most a few random changes to a valid request."""
     body = held(path) if path in HELD and chance.random() < 0.3 else copy.deepcopy(GOOD[path])
     for _ in range(chance.randint(0, 3)):
         body = changed(body, chance)
@@ -219,11 +219,11 @@ SCHEMAS: tuple[Callable[[], Any], ...] = (
 )
 """Schemas that take long to read, or would take long to compile."""
 WORDS = ("a", "🦊", "ab ", " ", "<tool_call>", "x" * 40 + "\n")
-"""What megabytes of text are made of."""
+"""Texts that are repeated to make megabytes of text."""
 
 
 def _tool(path: str, parameters: dict[str, Any]) -> dict[str, Any]:
-    """A tool in the form of a route."""
+    """A tool in the form that the API at `path` uses."""
     function = {"name": "look_up", "parameters": parameters}
     if path == "/v1/chat/completions":
         return {"type": "function", "function": function}
@@ -276,11 +276,11 @@ CROWDS: dict[str, Callable[[], tuple[list[dict[str, Any]], ...]]] = {
     "/v1/messages/count_tokens": _blocks,
     "/v1/responses": _items,
 }
-"""Conversations of nearly as many values as a request may have."""
+"""By path: conversations with nearly as many values as a request may have."""
 
 
 def crowded(path: str, chance: random.Random) -> bytes:
-    """A good request of nearly as many values as it may have."""
+    """A valid request with nearly as many values as it may have."""
     body = copy.deepcopy(GOOD[path]) | {"tool_choice": {"type": "none"}}
     if chance.random() < 0.2:
         wide = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(30_000)}}
@@ -290,8 +290,7 @@ def crowded(path: str, chance: random.Random) -> bytes:
 
 
 def heavy(path: str, chance: random.Random, size: int) -> bytes:
-    """A request that is as it should be, except for its size: some `size` bytes, many values, or a large
-    schema."""
+    """A valid request that is large: about `size` bytes of text, many values, or a large schema."""
     kind = chance.random()
     if path in CROWDS and kind < 0.4:
         return crowded(path, chance)
@@ -312,7 +311,7 @@ def heavy(path: str, chance: random.Random, size: int) -> bytes:
 
 
 def _with_schema(value: Any, schema: Any) -> Any:
-    """The same, `SCHEMA` in it replaced."""
+    """A copy of `value`, in which `schema` replaces `SCHEMA`."""
     if value == SCHEMA:
         return schema
     if isinstance(value, dict):

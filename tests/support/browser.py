@@ -19,9 +19,9 @@ class Visit:
     """What a browser saw of one page."""
 
     errors: list[str]
-    """Messages of the console that are errors or warnings, errors of scripts, and addresses it asked for."""
+    """Errors and warnings of the console, errors of scripts, and addresses that the page requested."""
     violations: list[str]
-    """Rules of accessibility that do not hold, with the elements."""
+    """Rules of accessibility that the page breaks, with the elements."""
     seen: dict[str, object]
     """What the page's controls did: see `visit.py`."""
 

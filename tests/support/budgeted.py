@@ -1,4 +1,4 @@
-"""Groups in the gate of a budget, with prices and a ledger that a test writes."""
+"""Groups that pass through a budget's gate, with prices and a ledger that the test chooses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SAMPLED = 40
 
 
 class Free(NoPrices):
-    """The ledger has these tokens."""
+    """Prices nothing. The ledger says that the tokens `used` were used."""
 
     def __init__(self, **used: int) -> None:
         self.tokens = Counter(used)
@@ -42,7 +42,7 @@ def plan(number: int, size: int = 2, purpose: Purpose = Purpose.TRAIN) -> Plan:
 
 
 class Running:
-    """A group in the gate, held open until `end` is called."""
+    """A group that asks the gate to begin, and then runs until `end` is called."""
 
     def __init__(self, found: Budget, planned: Plan) -> None:
         self.plan = planned

@@ -1,4 +1,4 @@
-"""Styles of tool calls: a family's renderer, or a template of the model's own, and turns written in each."""
+"""Styles of tool calls, by a family's renderer or the model's own template, with turns written in each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ JSON = '{"key": "brave-otter"}'
 
 @dataclass(frozen=True)
 class Style:
-    """A way to write calls, and turns written in it."""
+    """A style of writing tool calls, with turns written in it."""
 
     tokenizer: Callable[[], Any]
     family: str
@@ -30,9 +30,9 @@ class Style:
     """A turn that says "Gold."."""
     stops: tuple[str, ...]
     malformed: tuple[str, ...]
-    """Attempts at one call that cannot be carried out."""
+    """Turns that attempt one call that cannot be carried out."""
     forced: tuple[str, str]
-    """How a turn goes on that was begun with a call of any tool, of look_up."""
+    """How a turn continues whose beginning was forced: a call of any tool, and a call of look_up."""
 
 
 def qwen() -> Any:
@@ -70,7 +70,7 @@ LLAMA = {
         '{"name": 7, "parameters": {}}<|eot_id|>',
         '{"type": "function", "name": look_up}<|eot_id|>',
         '<|python_tag|>look_up.call(key="brave-otter")<|eom_id|>',
-        # The family has at most one call in a turn.
+        # This family allows at most one call a turn.
         f'{{"name": "look_up", "parameters": {JSON}}}; {{"name": "look_up", "parameters": {JSON}}}<|eot_id|>',
         f'{{"name": "look_up", "parameters": {"[" * 5000}}}<|eot_id|>',
         f'{{"name": "look_up", "parameters": {"1" * 5000}}}<|eot_id|>',

@@ -1,8 +1,8 @@
 """A whole job without Kubernetes whose processes can be killed one by one, and what must hold afterwards.
 
 Real: coordinator, rollout servers (vLLM and weight agent), sandbox servers, the example's agent service, the
-store. The learner is scripted: it takes batches and acknowledges them in the learner's order of writing. Its
-weights change nothing, so that the base model goes on solving about two cases in five.
+store. The learner is scripted: it takes batches and acknowledges them, and writes in the order of the real
+learner. Its weights change nothing, so that the base model keeps solving about two cases in five.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MAIN = Path(__file__).parent / "coordinator_main.py"
 
 
 class Stubborn(ScriptedLearner):
-    """A learner that asks again while the coordinator is unavailable."""
+    """A learner that repeats a request while the coordinator is unavailable."""
 
     async def announce(self, http: aiohttp.ClientSession, report: StepReport) -> None:
         while True:
@@ -66,7 +66,7 @@ class Stubborn(ScriptedLearner):
 
 
 def _require_unreachable(error: Exception) -> None:
-    """An answer other than "still starting" is a finding."""
+    """Raise an error that does not mean that the coordinator is unreachable or still starting."""
     if isinstance(error, AssertionError) and "Starting" not in str(error):
         raise error
 
@@ -112,13 +112,13 @@ class ChaosJob:
         return publish_adapter(self.folder / "published", self.base, version(step), seed=1, scale=0.0)
 
     def add_server(self) -> None:
-        """Start another rollout server; it is found at once, and serves when it can."""
+        """Start another rollout server. The coordinator discovers it at once, before it is ready."""
         server = RolloutServer(self.folder / f"server-{time.monotonic_ns()}", self.base, **self._blocks)
         self.servers.append(server)
         self._tell()
 
     def kill_server(self) -> None:
-        """End the oldest server, all its processes at once, and start another at another address."""
+        """Kill all processes of the oldest server, and start another server at another address."""
         server = self.servers.pop(0)
         processes = [server.process.pid, *server.engine_processes()]
         for pid in processes:
@@ -133,27 +133,27 @@ class ChaosJob:
         os.replace(whole, self.folder / "endpoints.json")
 
     def start_coordinator(self) -> subprocess.Popen[bytes]:
-        """Start it, or its successor."""
+        """Start the first coordinator, or the next one."""
         self.starts += 1
         log = (self.folder / f"coordinator-{self.starts}.log").open("wb")
         return subprocess.Popen([sys.executable, str(MAIN), str(self.folder)], stdout=log, stderr=log)
 
     def kill_coordinator(self) -> None:
-        """End it without notice, and start its successor."""
+        """Kill the coordinator without notice, and start the next one."""
         assert self.coordinator.poll() is None, self.why()
         self.coordinator.kill()
         self.coordinator.wait(30)
         self.coordinator = self.start_coordinator()
 
     def start_agent(self, port: int) -> None:
-        """Start the example's service, or its next deployment."""
+        """Start the example's agent service."""
         self._agent_port = port
         environment = os.environ | {"PORT": str(port), "PYTHONPATH": f"{EXAMPLE}:{ROOT / 'sandbox'}"}
         script = EXAMPLE / "agents" / "service.py"
         self.agent = subprocess.Popen([sys.executable, str(script)], env=environment)
 
     def kill_agent(self) -> None:
-        """End it with all its episodes in hand, and deploy it again."""
+        """Kill the agent service in the middle of its episodes, and start it again."""
         assert self.agent is not None
         assert self.agent.poll() is None, f"the agent ended with {self.agent.returncode}"
         self.agent.kill()
@@ -161,7 +161,7 @@ class ChaosJob:
         self.start_agent(self._agent_port)
 
     def why(self) -> str:
-        """What the newest coordinator said last."""
+        """The end of the newest coordinator's log."""
         return (self.folder / f"coordinator-{self.starts}.log").read_text(errors="replace")[-4000:]
 
     def step(self) -> int:
@@ -172,7 +172,7 @@ class ChaosJob:
             return 0
 
     async def until_step(self, wanted: int, seconds: float = 240) -> None:
-        """Wait for the learner to have made so many steps."""
+        """Wait until step `wanted` is durable."""
         deadline = time.monotonic() + seconds
         while self.step() < wanted:
             assert self.coordinator.poll() is None, f"the coordinator ended by itself:\n{self.why()}"
@@ -180,7 +180,7 @@ class ChaosJob:
             await asyncio.sleep(0.1)
 
     def books(self) -> Books:
-        """What is written down now."""
+        """The stored records of the job as they are now."""
         root = Path(self.layout.root.removeprefix("file://"))
         files = {
             str(path.relative_to(root)): path.read_bytes()
@@ -208,13 +208,13 @@ class ChaosJob:
         return found
 
     def amounts(self) -> Any:
-        """The numbers of its usage."""
+        """The amounts of usage in the last status."""
         return amounts({"status": self.status()})
 
     def recount(self, *prices: str) -> dict[str, Any]:
         """The bill, counted again from the stored trajectories.
 
-        `prices`: CLASS=USD a million tokens, instead of the default book's.
+        `prices`: each `CLASS=USD`, for a million tokens, instead of the price in the default book.
         """
         command = [sys.executable, str(ROOT / "hack" / "recount.py"), self.layout.root, "--json"]
         command += [word for price in prices for word in ("--price", price)]
@@ -241,7 +241,7 @@ class ChaosJob:
 def chaos_job(
     folder: Path, inputs: Path, leases: LeaseService, servers: int = 1, **spec: Any
 ) -> Iterator[ChaosJob]:
-    """The job, whose processes end with the block."""
+    """A job whose processes end with the `with` block."""
     job = ChaosJob(folder, inputs, leases, servers, **spec)
     try:
         yield job

@@ -1,4 +1,4 @@
-"""The chart as helm renders it, with a tool of hack/cluster."""
+"""Renders the chart with the helm of hack/cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FIRST_BUILD_S = 900
 
 @functools.cache
 def cluster_command(verb: str) -> Path:
-    """The path that a verb of hack/cluster prints, its tool made if it is not there."""
+    """The path that a verb of hack/cluster prints. The verb builds missing tools first."""
     command = ["/usr/bin/python3", str(ROOT / "hack" / "cluster" / "cluster.py"), verb]
     done = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, timeout=FIRST_BUILD_S)
     return Path(done.stdout.strip())
@@ -40,7 +40,7 @@ def render(
 
 
 def rules_at_once(values: dict[str, Any], namespace: str) -> dict[str, Any]:
-    """The chart's rules, but that an alert fires at once: a job under test lives for seconds."""
+    """The chart's alerting rules, without waiting times: a job under test lives only for seconds."""
     (made,) = render("prometheusrule.yaml", values, namespace=namespace)
     rules: dict[str, Any] = copy.deepcopy(made["spec"])
     for group in rules["groups"]:

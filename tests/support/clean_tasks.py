@@ -1,4 +1,4 @@
-"""Tasks of several kinds with which nothing is wrong, each with a model that succeeds now and then."""
+"""Tasks of several kinds without faults, each with a policy that succeeds now and then."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CITIES = ("Oslo", "Quito", "Lagos", "Hanoi", "Perth", "Turin", "Cork", "Lima")
 
 
 class Task(NamedTuple):
-    """A task with which nothing is wrong."""
+    """A task without faults."""
 
     make: type[Environment]
     rows: Callable[[random.Random, int], list[Row]]
@@ -37,13 +37,13 @@ class Task(NamedTuple):
     facts: Mapping[str, Any] = {}
 
     def baseline(self, seed: int, rows: int = 13, size: int = 5) -> Baseline:
-        """Its baseline."""
+        """Baseline episodes of the task's policy."""
         found = self.rows(random.Random(seed), rows)
         return sample_of(lambda: self.make({}), found, self.policy(seed), size, seed=seed, **self.facts)
 
 
 def luck(row: Row, index: int, seed: int) -> random.Random:
-    """What is drawn in one episode."""
+    """The random numbers of one episode."""
     return random.Random(f"{seed}/{row['prompt']}/{index}")
 
 
@@ -77,7 +77,7 @@ def exact(seed: int) -> Policy:
 
 
 class Boxed(Plain):
-    """Reasoning, and the last box counts."""
+    """The answer has reasoning, and only its last box counts."""
 
     asked = "Think, then write the result as \\boxed{...}."
 
@@ -97,7 +97,7 @@ def boxed(seed: int) -> Policy:
 
 
 class Coin(Plain):
-    """Two classes, as many rows of each; a missing answer costs something."""
+    """Two classes with as many rows each. A missing answer has a negative reward."""
 
     asked = "Is the number even? Answer yes or no."
 
@@ -125,7 +125,7 @@ def coin(seed: int) -> Policy:
 
 
 class Extract(Plain):
-    """All that is asked for is in the prompt."""
+    """The prompt contains everything that the answer has to extract."""
 
     asked = 'Extract as JSON: {"name": "Ada", "city": "Rome", "amount": 10}'
 
@@ -166,7 +166,7 @@ def extract(seed: int) -> Policy:
 
 
 class Lookup(Plain):
-    """One tool has the answer, under the name of the label's column; another searches all cases."""
+    """Tools return the answer, under the names of the label's fields. One tool searches all customers."""
 
     asked = "Look the customer up. Answer <final>tier: TIER\nseat: SEAT</final>."
 
@@ -227,8 +227,8 @@ def lookup(seed: int) -> Policy:
 
 
 class Cart(Environment):
-    """State in the instance, tools that change it, and a call that ends the episode. No label: the task is
-    checked by what was done."""
+    """The instance has state, which tools change, and one call ends the episode. There is no label: the score
+    depends on the resulting state."""
 
     def reset(self, row: Row, seed: int) -> Observation:
         self.row = row
@@ -285,7 +285,7 @@ def cart(seed: int) -> Policy:
 
 
 class Judged(Plain):
-    """Prose, in which exactly one of the words must stand."""
+    """The answer is prose that must name the right colour and no other."""
 
     asked = "Which colour is it? Say in a sentence why."
 

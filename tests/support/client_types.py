@@ -1,8 +1,8 @@
 """The fields of a client's request types, at all depths, as plain data.
 
-It runs in the environments of other projects' clients too, so it imports the standard library alone.
-`python client_types.py SOURCE KIND,KIND MODULE:NAME,MODULE:NAME` prints the types of requests as JSON. This
-writes `anthropic_types.json`, with the Python that `hack/python/env.py guest anthropic` prints.
+This module also runs in the environments of other projects' clients, so it imports only the standard library.
+`python client_types.py SOURCE KIND,KIND MODULE:NAME,MODULE:NAME` prints the types of requests as JSON. Its
+output is `anthropic_types.json`, if the Python is the one that `hack/python/env.py guest anthropic` prints.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 Field = dict[str, list[str]]
 """`words`: the strings that a field may be. `parts`: the types of objects that it may be or contain."""
 Types = dict[str, dict[str, Field]]
-"""Type -> field -> what it may be."""
+"""Type -> field -> what the field may be."""
 SELECTING = ("type", "role")
-"""Fields whose words say which kind of object it is."""
+"""Fields whose value says which kind of object an object is."""
 WORDS = 20
-"""A field with more words, such as names of models, is described without them."""
+"""The words of a field with more than this many, such as names of models, are omitted."""
 
 
 def described(*roots: str, only: frozenset[str] | None = None) -> Types:
@@ -43,7 +43,7 @@ def described(*roots: str, only: frozenset[str] | None = None) -> Types:
 
 
 def leaves(hint: Any) -> Iterator[Any]:
-    """The strings and the types of objects within a type: those of its alternatives and its elements."""
+    """The literal strings and the types of objects in a type, also in its alternatives and elements."""
     if isinstance(hint, type) and (hasattr(hint, "__total__") or hasattr(hint, "model_fields")):
         yield hint
     elif typing.get_origin(hint) is typing.Literal:
@@ -54,7 +54,7 @@ def leaves(hint: Any) -> Iterator[Any]:
 
 
 def name_of(kind: Any) -> str:
-    """The name of a type, which its module makes unique among those of one client."""
+    """The name of a type with its module, which is unique among the types of one client."""
     return f"{kind.__module__.rpartition('types.')[2]}.{kind.__qualname__}"
 
 

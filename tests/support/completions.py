@@ -1,4 +1,4 @@
-"""A turn with reasoning, text and two parallel calls, as the gateway's protocols are to say it."""
+"""A turn with reasoning, text and two parallel calls, which each protocol of the gateway has to express."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headway_coordinator.gateway.asks import Completion
 
 
 def answered(**fields: Any) -> Completion:
-    """The turn, with these fields instead of its own."""
+    """The turn. `fields` replace its own."""
     function = {"name": "look_up", "arguments": '{"key": "x"}'}
     calls = [{"id": f"call-0-{i}", "type": "function", "function": function} for i in (0, 1)]
     message = {"role": "assistant", "content": "I look.", "reasoning_content": "hm", "tool_calls": calls}

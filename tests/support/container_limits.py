@@ -1,4 +1,4 @@
-"""Which containers of a cluster take what they like."""
+"""Finds containers of a cluster that lack requests or limits."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ if TYPE_CHECKING:
     from headway_demo.kube import Kube
 
 HELD = [(kind, quantity) for kind in ("requests", "limits") for quantity in ("cpu", "memory")]
-"""What every container says. A share of a core as well: the cluster's two are everybody's."""
+"""What every container must have. CPU is included, since all pods share the two cores of the cluster."""
 
 OF_KIND = frozenset({"kube-system", "local-path-storage"})
-"""Namespaces that kind fills by itself."""
+"""Namespaces whose pods kind itself creates."""
 
 
 def pods_to_hold(kube: Kube) -> list[dict[str, Any]]:
-    """Every pod of every namespace, but those that are ending and those that kind itself runs."""
+    """Every pod of every namespace, except pods that are ending and pods that kind itself runs."""
     nodes = kube.get("nodes")["items"]
     on_kind = any(node["spec"].get("providerID", "").startswith("kind:") for node in nodes)
     foreign = OF_KIND if on_kind else frozenset()
@@ -28,7 +28,7 @@ def pods_to_hold(kube: Kube) -> list[dict[str, Any]]:
 
 
 def unheld(pods: Iterable[Mapping[str, Any]]) -> list[str]:
-    """`namespace/pod/container: limits.memory` for each thing that a container does not say."""
+    """`namespace/pod/container: limits.memory` for each request or limit that a container lacks."""
     return [
         f"{pod['metadata']['namespace']}/{pod['metadata']['name']}/{container['name']}: {kind}.{quantity}"
         for pod in pods

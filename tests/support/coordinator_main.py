@@ -1,13 +1,13 @@
 """The coordinator as a process without a cluster: `python coordinator_main.py FOLDER`.
 
-FOLDER holds what a cluster would give it:
+FOLDER contains what a cluster would provide:
 
 - `run.json`: ports and addresses.
 - `job.json`: the job.
-- `endpoints.json`: the rollout servers there are now, read again and again.
-- `status.json`: its last status, which the next process reads.
+- `endpoints.json`: the current rollout servers, read at each discovery.
+- `status.json`: the coordinator's last status, which the next process reads.
 
-Killed without notice and started again, it is what a restarted pod is.
+A process that is killed and started again is like a restarted pod.
 """
 
 from __future__ import annotations

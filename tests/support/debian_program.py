@@ -1,4 +1,4 @@
-"""Programs of Debian that some tests need."""
+"""Finds or installs programs of Debian that some tests need."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ import pytest
 
 @cache
 def program(name: str) -> str:
-    """The path of a program. Its package has the same name, and is installed where this is Debian and the
-    user root.
+    """The path of a program, which has the name of its package. On Debian, root installs a missing package.
 
-    Skips the test where that cannot be; where everything is meant to be tested (CI), fails it.
+    If the program cannot be had, the test is skipped. In CI, where everything must be tested, it fails.
     """
     if found := shutil.which(name):
         return found
     if os.geteuid() == 0 and shutil.which("apt-get"):
-        # The cluster's build, beside the tests, installs packages too.
+        # Wait for the lock: the build of the cluster may install packages at the same time.
         patient = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=120"]
         for command in (["update"], ["install", "-y", "--no-install-recommends", name]):
             subprocess.run([*patient, *command], check=False, capture_output=True)

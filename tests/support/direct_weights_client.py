@@ -1,4 +1,4 @@
-"""Takes weights out of a learner's memory as a rollout server does, without an engine."""
+"""Receives weights from a learner's memory as a rollout server does, without an engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DirectWeightsClient:
-    """One server, of so many workers."""
+    """A client that acts as one server with `workers` workers."""
 
     source: DirectSource
     token: str
@@ -41,7 +41,7 @@ class DirectWeightsClient:
         return DirectPlace.model_validate_json(text)
 
     def meet(self, place: DirectPlace) -> list[Receiver]:
-        """The workers, once they have met the learner."""
+        """The receiver of each worker, once all have joined the learner's process group."""
         import torch
 
         from headway_rollout.receiver import Receiver
@@ -60,11 +60,11 @@ class DirectWeightsClient:
             return list(threads.map(one, range(1, 1 + self.workers)))
 
     def receive(self, receivers: list[Receiver], header: DirectHeader) -> list[dict[str, Tensor]]:
-        """What each worker is handed."""
+        """The tensors that each worker receives, by name."""
         with ThreadPoolExecutor(self.workers) as threads:
             return list(threads.map(lambda receiver: dict(receiver.tensors(header)), receivers))
 
     def take(self) -> list[dict[str, Tensor]]:
-        """All of it, from asking on."""
+        """The tensors that each worker receives, after all requests to the learner."""
         header = self.header()
         return self.receive(self.meet(self.join()), header)

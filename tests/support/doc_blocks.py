@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_READ = ("docs/adr/", "bench/results/", "CHANGELOG.md")
-"""Records of what was true once, and pages that benchmarks make."""
+"""Pages whose blocks are not checked: records of the past, and pages that benchmarks write."""
 Entry = TypeVar("Entry")
 
 
@@ -26,7 +26,7 @@ class Block:
     page: str
     """Path in the repository."""
     line: int
-    """Of its fence, counted from 1."""
+    """Line of its fence, from 1."""
     language: str
     text: str
     fenced: bool = True
@@ -36,7 +36,7 @@ class Block:
 
 
 def blocks_of(page: str, text: str) -> Iterator[Block]:
-    """Blocks of a page, those in its lists too, without their indentation."""
+    """Blocks of a page, those in lists included, without their indentation."""
     for token in MarkdownIt().parse(text):
         if token.type in ("fence", "code_block"):
             assert token.map is not None
@@ -46,7 +46,7 @@ def blocks_of(page: str, text: str) -> Iterator[Block]:
 
 @cache
 def pages() -> dict[str, str]:
-    """Path and text of every page that git knows, but those of `NOT_READ`."""
+    """Path and text of every page that git tracks, except those in `NOT_READ`."""
     listed = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True)
     known = [name for name in listed.stdout.splitlines() if not name.startswith(NOT_READ)]
     return {name: (ROOT / name).read_text() for name in known if (ROOT / name).is_file()}
@@ -73,21 +73,21 @@ def of(*languages: str) -> list[Block]:
 
 
 class Table(Generic[Entry]):
-    """Something about single blocks, each named by its page and by words that no other block there has.
+    """A table with an entry for some blocks. A key is a page, and words of only one block of the page.
 
-    Lines would change with every edit of a page.
+    Line numbers are no keys, since they would change with every edit of a page.
     """
 
     def __init__(self, entries: Mapping[tuple[str, str], Entry]) -> None:
         self._entries = entries
 
     def get(self, block: Block) -> Entry | None:
-        """What is said about a block."""
+        """The entry of a block; None if there is none."""
         found = [entry for key, entry in self._entries.items() if _names(key, block)]
         return found[0] if found else None
 
     def wrong(self, among: Iterable[Block] | None = None) -> list[str]:
-        """Entries that name no block, or several, each with what to do."""
+        """A message for each entry that names no block, or several, with what to do."""
         candidates = list(blocks() if among is None else among)
         count = {key: sum(_names(key, block) for block in candidates) for key in self._entries}
         return [
@@ -107,10 +107,10 @@ def _names(key: tuple[str, str], block: Block) -> bool:
 
 @dataclass(frozen=True)
 class Typed:
-    """What a person types at a prompt, and what is printed then."""
+    """What a person types at a prompt, and what the command prints."""
 
     text: str
-    """Without its `$ `; its continued lines are one."""
+    """The command without its `$ `. Continued lines are joined."""
     printed: str
 
 
@@ -122,11 +122,11 @@ class Call:
     words: tuple[str, ...]
     """Its arguments."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """What the line sets for it alone."""
+    """Variables that the line sets only for this program."""
 
 
 def typed(block: Block) -> list[Typed]:
-    """Commands of a console block; a line without a prompt is what the command before it printed.
+    """Commands of a console block. A line without a prompt is output of the command before it.
 
     A block that begins without a prompt begins with an empty command.
     """

@@ -1,6 +1,6 @@
-"""What is wrong with a command that a page shows.
+"""Finds faults of the commands that pages show.
 
-Programs of this repository read their own arguments, without running. For kubectl and helm there are tables.
+Programs of this repository parse their own arguments, and are not run. For kubectl and helm there are tables.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from headway_images import cli as build_images
 
 TEMPLATES = ROOT / "cli" / "headway_cli" / "templates"
 HOMES = {"docs/first-environment.md": TEMPLATES / "replay", "docs/gitops.md": ROOT / "examples" / "promote"}
-"""Folders that a page's reader is in; that of the page and the repository's root are tried as well."""
+"""Page -> the folder in which its reader types. The page's folder and the repository's root are tried too."""
 READERS = ("job.yaml", "my-values.yaml", "path/to/desk")
-"""Files that the reader has written."""
+"""Files that the reader writes, so the repository lacks them."""
 CHECKOUT = "../headway/"
-"""Where a reader's project finds this repository."""
+"""Path from a reader's project to this repository."""
 PORTS = {value for name, value in vars(names).items() if name.startswith("PORT_")}
 DEMO = ROOT / "hack" / "demo" / "manifests"
-"""Services of the demo's cluster, beside ours."""
+"""Manifests of the demo, with Services besides those of Headway."""
 BUILT_IN = ("job", "svc", "cm", "secret", "events", "nodes")
 """Kinds of Kubernetes that the pages name."""
 
 
 class CommandRefusedError(Exception):
-    """What is wrong with a command."""
+    """The command has a fault, which the message names."""
 
 
 def exists(page: str, path: str) -> None:
-    """Refuse a path that neither the repository has, nor its reader."""
+    """Refuse a path that neither the repository nor its reader has."""
     homes = (ROOT, (ROOT / page).parent, HOMES.get(page, ROOT))
     if path not in READERS and not any((home / path).exists() for home in homes):
         raise CommandRefusedError(
@@ -58,7 +58,7 @@ def exists(page: str, path: str) -> None:
 
 
 class Strict(argparse.ArgumentParser):
-    """A command line whose faults are raised."""
+    """A parser that raises CommandRefusedError for a fault."""
 
     def error(self, message: str) -> NoReturn:
         raise CommandRefusedError(f"{self.prog}: {message}")
@@ -68,11 +68,11 @@ class Strict(argparse.ArgumentParser):
 
 
 WRONG_USE: Any = typer.BadParameter.__base__
-"""What every wrong use of a command raises: click's own class, or that of typer's copy of click."""
+"""Base class of the errors for a wrong command: click's own class, or the class in typer's copy of click."""
 
 
 def headway(page: str, call: Call) -> None:
-    """Parse it with the command line itself; nothing is run."""
+    """Parse the call with the real command line, without running it."""
     command: Any = typer.main.get_command(app)
     words = [*call.words]
     while commands := getattr(command, "commands", None):
@@ -92,7 +92,7 @@ def headway(page: str, call: Call) -> None:
 
 @cache
 def definitions() -> dict[str, Json]:
-    """Our CRDs, by every name that kubectl takes."""
+    """Headway's CRDs, by every name that kubectl accepts."""
     found: dict[str, Json] = {}
     for each in crd.definitions():
         spelled = each["spec"]["names"]
@@ -101,7 +101,7 @@ def definitions() -> dict[str, Json]:
 
 
 def schema(definition: Json) -> Json:
-    """Of a CRD."""
+    """The OpenAPI schema of a CRD."""
     found: Json = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     return found
 
@@ -117,7 +117,7 @@ def field(kind: str, path: str) -> Json:
 
 
 def kind_of(resource: str) -> str:
-    """The kind of `rltj` or `rltj/NAME`; empty for those of Kubernetes."""
+    """The kind of `rltj` or `rltj/NAME`; empty for Kubernetes' own kinds."""
     kind, _, name = resource.partition("/")
     if kind in BUILT_IN:
         if name.startswith("NAME-") and name.removeprefix("NAME-") not in names.ROLES:
@@ -130,7 +130,7 @@ def kind_of(resource: str) -> str:
 
 @cache
 def verbs() -> dict[str, Strict]:
-    """What the pages use of kubectl; add an option here once you have tried it."""
+    """Parsers of the verbs of kubectl that pages use. Add an option here once you have tried it."""
     found: dict[str, Strict] = {}
 
     def verb(name: str, *positional: str, **options: Any) -> None:
@@ -171,7 +171,7 @@ def parsed(call: Call) -> tuple[str, Json]:
 
 
 def kubectl(page: str, call: Call) -> None:
-    """Parse it, and look up kinds, fields, conditions, annotations and files."""
+    """Parse the call, and look up its kinds, fields, conditions, annotations and files."""
     verb, line = parsed(call)
     resource = line.get("for" if verb == "events" else "resource")
     kind = kind_of(resource) if resource else ""
@@ -208,7 +208,7 @@ def served_by_the_demo(resource: str | None, port: str) -> bool:
 
 
 def annotation(key: str, value: str) -> None:
-    """Refuse one that nothing reads."""
+    """Refuse an annotation that nothing reads."""
     if key == names.ANNOTATION_REMEDY and value not in REMEDIES:
         raise CommandRefusedError(f"there is no remedy {value}")
     if key not in (names.ANNOTATION_REMEDY, names.ANNOTATION_RESUME):
@@ -216,7 +216,7 @@ def annotation(key: str, value: str) -> None:
 
 
 def label(key: str, value: str) -> None:
-    """Refuse one that the chart's pods do not have."""
+    """Refuse a label that the chart's pods do not have."""
     helpers = "".join(path.read_text() for path in (ROOT / "charts" / "headway" / "templates").glob("*.*"))
     if not re.search(rf"{re.escape(key)}: {value}\b", helpers):
         raise CommandRefusedError(f"the chart has no label {key}={value}")
@@ -226,7 +226,7 @@ def label(key: str, value: str) -> None:
 
 
 def make(page: str, call: Call) -> None:
-    """Its targets and variables are in the Makefile, or in what the target runs."""
+    """Check that the Makefile, or the code that a target runs, has the targets and variables."""
     text = (ROOT / "Makefile").read_text()
     demo = "".join(path.read_text() for path in (ROOT / "hack" / "demo").rglob("*.py"))
     for word in (each for each in call.words if not each.startswith("-")):
@@ -243,7 +243,7 @@ def make(page: str, call: Call) -> None:
 
 
 def images(page: str, words: list[str]) -> None:
-    """Arguments of hack/images/build.py, read by itself; nothing is built."""
+    """Let hack/images/build.py parse its arguments, without building anything."""
 
     def folder(path: Path) -> None:
         exists(page, str(path))
@@ -258,7 +258,7 @@ def images(page: str, words: list[str]) -> None:
 
 
 def python(page: str, call: Call) -> None:
-    """Its module can be found, or its script is there and knows the options."""
+    """Check that the module can be found, or that the script exists and has the options."""
     first, *words = call.words
     first = first.removeprefix(CHECKOUT)
     if first == "-m":
@@ -280,13 +280,13 @@ def python(page: str, call: Call) -> None:
 
 
 def pytest_(page: str, call: Call) -> None:
-    """Its files are there."""
+    """Check that the files exist."""
     for path in call.words:
         exists(page, path)
 
 
 def helm(page: str, call: Call) -> None:
-    """The chart is there."""
+    """Check the arguments of `helm install`, and that the chart and the values exist."""
     line = Strict(prog="helm")
     verb = line.add_subparsers(required=True).add_parser("install")
     for word in ("release", "chart", "-n", "-f"):
@@ -298,7 +298,7 @@ def helm(page: str, call: Call) -> None:
 
 
 def inspect(page: str, call: Call) -> None:
-    """The file of the task is there, and has it."""
+    """Check that the task's file exists and defines the task."""
     for word in call.words:
         path, at, task = word.partition("@")
         if at:
@@ -308,7 +308,7 @@ def inspect(page: str, call: Call) -> None:
 
 
 def grep(page: str, call: Call) -> None:
-    """Words that it looks for in full are states of a job."""
+    """Check that each word of `grep -Ex` is a state of a job."""
     words = call.words[1].split("|") if call.words[0] == "-Ex" else []
     for word in words:
         if word not in get_args(State):
@@ -340,11 +340,11 @@ OTHERS = (
     "sleep",
     "source",
 )
-"""Programs of others. Only the shell reads them here: a test would hold its own list of their options."""
+"""Programs of others. Their arguments are not checked: a test would need a list of all their options."""
 
 
 def fault(page: str, text: str) -> str:
-    """What is wrong with a line; empty if nothing is."""
+    """The fault of a command line; empty if it has none."""
     found = list(calls(text))
     if not found:
         return "no program is called: write `$ ` before what is typed"

@@ -15,19 +15,19 @@ class CommandRunner(StrEnum):
     """What runs a command, by its path."""
 
     JOB = "tests/e2e/test_documented_commands.py"
-    """On a cluster with a job that trains, and with an evaluation that has ended."""
+    """A test on a cluster with a job that trains, and with an evaluation that has ended."""
     RUN = "tests/integration/cli/test_documented_runs.py"
-    """On the folder of a job that ran on this machine."""
+    """A test with the folder of a job that ran on this machine."""
     FILES = "tests/unit/docs/test_commands_run.py"
-    """On files alone."""
+    """A test that needs only files."""
     NEWCOMER = "hack/newcomer/newcomer.py"
-    """As a new user types it. `make newcomer` runs it, and neither `make test` nor CI does."""
+    """Types the page as a new user would. `make newcomer` runs it, but neither `make test` nor CI does."""
     TEMPLATES = "tests/integration/cli/test_templates.py"
-    """In a project of each template. `make test-long` runs it, and neither `make test` nor CI does."""
+    """A test with a project of each template. `make test-long` runs it, not `make test` nor CI."""
     CLUSTER = "tests/integration/cluster/test_cluster.py"
-    """A cluster is started and stopped."""
+    """A test that starts and stops a cluster."""
     ITSELF = "Makefile"
-    """It is a test, or a target that `.ci/run` makes or that makes the environment."""
+    """The command is a test itself, a target that `.ci/run` makes, or the target for the environment."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class Rule:
     """The commands of some pages, and where they are run. The first rule that fits a command decides."""
 
     page: str
-    """A pattern of its whole path."""
+    """Regular expression for the page's whole path."""
     command: str
-    """A pattern of its beginning."""
+    """Regular expression for the beginning of the command."""
     runs: CommandRunner | NotRun
 
     def fits(self, page: str, command: str) -> bool:
@@ -125,7 +125,7 @@ def runs(block: Block, line: Typed) -> CommandRunner | NotRun | None:
 
 @dataclass(frozen=True)
 class Entry:
-    """Lines of a block that are typed at once."""
+    """Lines of a block that are typed together."""
 
     block: Block
     lines: tuple[Typed, ...]

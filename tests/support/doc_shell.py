@@ -15,13 +15,13 @@ COMMENT = re.compile(r"\s+#\s.*$")
 WATCH = re.compile(r"\s-w\b")
 WATCH_SECONDS = 3
 STOPPED = 124
-"""What `timeout` exits with when it has ended a program."""
+"""Exit code of `timeout` when it has ended a program."""
 PATIENCE_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What a command printed that succeeded."""
+    """The output of a command that succeeded."""
 
     output: str
     errors: str
@@ -33,13 +33,13 @@ class DocShell:
 
     folder: Path
     names: Mapping[str, str]
-    """Pattern of what a page writes -> what this test has instead; they apply in this order."""
+    """Regular expression for what a page writes -> what replaces it here. They apply in this order."""
     environ: Mapping[str, str] = field(default_factory=dict)
 
     def type(self, *lines: str, patience_s: float = PATIENCE_SECONDS) -> Shown:
         """Type lines one after another, and wait two seconds for a program in the background.
 
-        A command that watches is ended after three seconds, by when it has printed something.
+        A command with `-w` is ended after three seconds. By then it must have printed something.
 
         Raises:
             AssertionError: a line failed, or a watch printed nothing.
@@ -60,7 +60,7 @@ class DocShell:
         return Shown(done.stdout, done.stderr)
 
     def here(self, line: str) -> str:
-        """A line as it is typed here."""
+        """A line of a page as it is typed on this machine."""
         line = COMMENT.sub("", line)
         for pattern, instead in self.names.items():
             line = re.sub(pattern, instead, line)
@@ -71,7 +71,8 @@ class DocShell:
         return line
 
     def _path(self) -> str:
-        """This environment's programs first. If the machine has no jq, its substitute copies its input."""
+        """The PATH, with this environment's programs first. A missing jq is replaced by a script that copies
+        its input."""
         own = self.folder / "bin"
         own.mkdir(exist_ok=True)
         if not shutil.which("jq"):

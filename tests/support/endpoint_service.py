@@ -1,4 +1,4 @@
-"""An OpenAI-compatible service whose answers a test writes. It is strict about the order of messages."""
+"""An OpenAI-compatible service whose answers a test scripts. It refuses messages in a wrong order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODEL = "frontier-1"
 
 
 def says(content: str | None = "It is gold.", *calls: Any, finish: str | None = None, **other: Any) -> Answer:
-    """A chat completion; `calls` are (name, arguments as text)."""
+    """Answer with a chat completion; `calls` are (name, arguments as text)."""
     wanted = [
         {"id": f"their-{n}", "type": "function", "function": {"name": name, "arguments": arguments}}
         for n, (name, arguments) in enumerate(calls)
@@ -40,7 +40,7 @@ def says(content: str | None = "It is gold.", *calls: Any, finish: str | None = 
 
 
 def gives(body: object, status: int = 200, **headers: str) -> Answer:
-    """Any JSON."""
+    """Answer with any JSON."""
 
     async def answer(request: web.Request, asked: Any) -> web.StreamResponse:
         return web.json_response(
@@ -51,14 +51,14 @@ def gives(body: object, status: int = 200, **headers: str) -> Answer:
 
 
 def listing(*names: str) -> Answer:
-    """A list of models."""
+    """Answer with a list of models."""
     return gives({"object": "list", "data": [{"id": name} for name in names]})
 
 
 def fails(
     status: int, message: str = "on purpose", *, headers: dict[str, str] | None = None, **error: Any
 ) -> Answer:
-    """An error in OpenAI's form."""
+    """Answer with an error in OpenAI's form."""
 
     async def answer(request: web.Request, asked: Any) -> web.StreamResponse:
         body = {"error": {"message": message, "type": "an_error", "param": None, "code": None} | error}
@@ -68,7 +68,7 @@ def fails(
 
 
 def raw(content: bytes, kind: str = "application/json", status: int = 200, **headers: str) -> Answer:
-    """Any bytes."""
+    """Answer with any bytes."""
 
     async def answer(request: web.Request, asked: Any) -> web.StreamResponse:
         named = {"Content-Type": kind} | {k.replace("_", "-"): v for k, v in headers.items()}
@@ -78,7 +78,7 @@ def raw(content: bytes, kind: str = "application/json", status: int = 200, **hea
 
 
 async def cut_short(request: web.Request, asked: Any) -> web.StreamResponse:
-    """Headers, half of the content, and no more."""
+    """Send the headers and half of the content, then close the connection."""
     response = web.StreamResponse(headers={"Content-Length": "1000", "Content-Type": "application/json"})
     await response.prepare(request)
     await response.write(b'{"choices": [{"index": 0, "message": {"role": "assi')
@@ -88,31 +88,31 @@ async def cut_short(request: web.Request, asked: Any) -> web.StreamResponse:
 
 
 async def dropped(request: web.Request, asked: Any) -> web.StreamResponse:
-    """The connection breaks before any answer."""
+    """Break the connection before any answer."""
     assert request.transport is not None
     request.transport.abort()
     raise ConnectionResetError
 
 
 async def silent(request: web.Request, asked: Any) -> web.StreamResponse:
-    """Never an answer."""
+    """Never answer."""
     await asyncio.Event().wait()
     raise AssertionError
 
 
 @dataclass
 class Service:
-    """Answers in order; the last one stands for all that follow."""
+    """Gives its answers in order, and repeats the last one."""
 
     answers: list[Answer]
     models: Answer = field(default_factory=lambda: fails(404, "not served"))
     bodies: list[dict[str, Any]] = field(default_factory=list)
     tokens: list[str | None] = field(default_factory=list)
     at: list[float] = field(default_factory=list)
-    """Monotonic: when each request came."""
+    """When each request arrived, on the monotonic clock."""
     running: int = 0
     peak: int = 0
-    """Requests that were running at the same time."""
+    """Maximum number of requests that ran at the same time."""
     url: str = ""
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
@@ -136,7 +136,7 @@ class Service:
 
 
 def _out_of_order(messages: list[dict[str, Any]]) -> str | None:
-    """What OpenAI refuses: a tool's answer without its call, a call without its answer."""
+    """Why OpenAI would refuse messages: a tool's answer without its call, or a call without an answer."""
     open_calls: set[str] = set()
     for at, message in enumerate(messages):
         if message["role"] == "tool":
@@ -154,7 +154,7 @@ def _out_of_order(messages: list[dict[str, Any]]) -> str | None:
 
 @asynccontextmanager
 async def serving(*answers: Answer, models: Answer | None = None) -> AsyncIterator[Service]:
-    """The service on a port of its own."""
+    """Serve the answers on a free port."""
     service = Service(list(answers) or [says()])
     service.models = models or service.models
     app = web.Application()
@@ -180,7 +180,7 @@ async def asking(
     answered: bool = False,
     **spec: Any,
 ) -> AsyncIterator[EndpointChat]:
-    """A candidate named `other` at `url`."""
+    """The client for a candidate `other` whose endpoint is at `url`."""
     wanted = {"url": url, "model": MODEL, "secretRef": {"name": "keys"}} | spec
     endpoint = CandidateEndpoint.model_validate(wanted)
     async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as http:

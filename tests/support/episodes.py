@@ -1,4 +1,4 @@
-"""Sealed episodes and groups made of thin air, for what only reads them."""
+"""Made-up sealed episodes and groups, for tests of code that only reads them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def sealed(
     outcome: Outcome | None = None,
     messages: Sequence[dict[str, Any]] = (),
 ) -> EpisodeRecord:
-    """An episode of equal turns in one row. Without a reward it is an InfraError."""
+    """An episode with equal turns in one training row. Without a reward, its outcome is InfraError."""
     tokens, mask, spans = [], [], []
     records = []
     for turn in range(turns):
@@ -77,7 +77,7 @@ def sealed(
 
 
 def given_up(record: EpisodeRecord) -> EpisodeRecord:
-    """The same, whose agent never got its first turn: in its row is what the second one sampled."""
+    """A copy of an episode whose agent never received its first turn. Its row trains only the later turns."""
     first, *others = record.turns
     [row] = record.rows
     left = PROMPT + SAMPLED

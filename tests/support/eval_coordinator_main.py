@@ -1,12 +1,12 @@
 """An evaluation's coordinator as a process without a cluster: `python eval_coordinator_main.py FOLDER`.
 
-FOLDER holds `run.json` (ports and addresses), `job.json`, and `status.json`: its last status, which the next
-process reads. Killed without notice and started again, it is what a restarted pod is.
+FOLDER contains `run.json` (ports and addresses), `job.json`, and `status.json`: the coordinator's last
+status, which the next process reads. A process that is killed and started again is like a restarted pod.
 
-`loaded` has a line for each time that the process said that everything is loaded.
+`loaded` gets a line each time that the process says that everything is loaded.
 
-Whenever it writes its status, its own `/metrics` is scraped into `metrics.txt`: at the end, beside the final
-status.
+Whenever the process writes its status, it scrapes its own `/metrics` into `metrics.txt`. So the last scrape
+belongs to the final status.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def main(folder: Path) -> None:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Write a file that is never seen in part."""
+    """Write a file so that no reader sees a part of it."""
     whole = path.with_suffix(".new")
     whole.write_bytes(content)
     os.replace(whole, path)

@@ -1,6 +1,6 @@
-"""An evaluation over a folder, of which coordinators may live one after another.
+"""An evaluation with its store in a folder, whose coordinators may run one after another.
 
-Episodes end at once, by a function of their task; spool, ledger and driver are real.
+Episodes end at once, with a reward that depends on their task. Spool, ledger and driver are real.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class EvalJob:
         self.rows: list[dict[str, Any]] = [{"prompt": str(number)} for number in range(rows)]
         self.tasks: list[Task] = []
         self.before: Callable[[Task], None] = lambda task: None
-        """Called as an episode begins; what it raises, the episode raises."""
+        """Called when an episode begins. The episode raises whatever this raises."""
         self.fails: Callable[[Task], bool] = lambda task: False
         self.turns = 2
         """Turns of each episode."""
         self.judgements: list[Judgement] = []
-        """What each episode asks judges."""
+        """The judgements in the record of each episode."""
         self.open: list[int | None] = []
-        """Sets of servers that are up."""
+        """Sets of servers that are running now."""
         self.max_open = 0
 
     async def episode(self, task: Task) -> EpisodeRecord:
@@ -73,7 +73,7 @@ class EvalJob:
         return episode.model_copy(update={"judgements": self.judgements})
 
     def unit(self, *names: str, server_set: int | None = None, places: int = 4) -> Unit:
-        """Candidates that are measured side by side."""
+        """A unit of candidates that are measured at the same time."""
 
         @asynccontextmanager
         async def opened() -> AsyncIterator[RunOfCandidate]:
@@ -94,7 +94,7 @@ class EvalJob:
         )
 
     async def coordinator(self, had: Iterable[int] = ()) -> Evaluation:
-        """A coordinator that has taken up what its predecessors left, the sets of servers `had` among it."""
+        """A coordinator that has restored the state of its predecessors, whose server sets were `had`."""
         spool, self.ledger = Spool(self.store, self.layout), Ledger(self.store, self.layout)
         self.ledger.load()
         names = self.spec.candidate_names
@@ -104,7 +104,7 @@ class EvalJob:
 
 
 class ABroker:
-    """Hands out sandboxes of an environment that scores everything 1."""
+    """Leases sandboxes whose environment gives every episode reward and score 1."""
 
     def __init__(self) -> None:
         self.leased: list[str] = []

@@ -19,7 +19,7 @@ from headway_operator.recorder import Recorder
 
 
 class Book(Api):
-    """The API server, as far as it keeps events."""
+    """An API server that only stores events."""
 
     def __init__(self) -> None:
         self.kept: dict[str, Json] = {}
@@ -53,7 +53,7 @@ class Book(Api):
 
 
 class Stage:
-    """A job whose status changes, an operator that looks, and a clock."""
+    """A job whose status changes, an operator that records its facts, and a clock."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, body: Json | None = None) -> None:
         self.now = START
@@ -63,7 +63,7 @@ class Stage:
         monkeypatch.setattr(recorders, "utc_now", lambda: self.now)
 
     def later(self, minutes: float = 1) -> Stage:
-        """Time passes; events that are an hour old go."""
+        """Let time pass. Events that are an hour old disappear."""
         self.now += timedelta(minutes=minutes)
         hour_ago = stamp(self.now - timedelta(hours=1))
         kept = self.book.kept.items()
@@ -82,12 +82,12 @@ class Stage:
         return self.body["status"]
 
     def set(self, **status: Any) -> Stage:
-        """Change fields of the status; nobody has looked yet."""
+        """Change fields of the status. The operator does not see it before `look`."""
         self.body["status"] |= copy.deepcopy(status)
         return self
 
     def look(self) -> list[tuple[str, str, str]]:
-        """The operator looks; type, reason and message of what is new in the book."""
+        """Let the operator see the status; returns type, reason and message of the new events."""
         known = set(self.book.kept)
         status = parse_status(job_kind_of(self.body).model, self.body)
         self.operator.look(self.body, status)
@@ -99,7 +99,7 @@ class Stage:
         return [reason for _, reason, _ in self.look()]
 
     def restart(self) -> Stage:
-        """Another operator, which remembers nothing."""
+        """Replace the operator by a new one, which remembers nothing."""
         self.operator = Recorder(self.book)
         return self
 

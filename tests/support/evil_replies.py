@@ -1,4 +1,4 @@
-"""Answers that no honest server gives: a grammar of them by a seed, and a server that gives them as bytes."""
+"""Answers that no honest server gives: a fixed list, random ones by a seed, and a server that sends them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 MIB = 1024 * 1024
 Parts = Callable[[], Iterable[bytes | float]]
-"""Makes bytes to write, and seconds to wait between them."""
+"""Returns bytes to write, and seconds to wait between them."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Evil:
     name: str
     parts: Parts
     slow: bool = False
-    """It never ends by itself: the client's deadline has to."""
+    """The answer never ends by itself, so the client's deadline has to end it."""
 
 
 def reply(body: bytes, status: str = "200 OK", *headers: str, length: int | None = None) -> bytes:
@@ -42,7 +42,7 @@ def whole(name: str, body: bytes, status: str = "200 OK", *headers: str, length:
 
 @cache
 def bomb(size: int) -> bytes:
-    """So many zeros as gzip: a thousandth of that."""
+    """`size` zero bytes as gzip, which are a thousandth of that size."""
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
     parts = [packer.compress(bytes(MIB)) for _ in range(size // MIB)]
     return b"".join([*parts, packer.flush()])
@@ -75,7 +75,7 @@ def _early() -> Iterator[bytes | float]:
 
 
 def everywhere() -> list[Evil]:
-    """What no reader takes, whatever it asked for."""
+    """Answers that every reader must refuse, whatever it requested."""
     wide = b"[" + b"{}," * (2 * MIB) + b"{}]"
     problem = {"reason": "X" * 5000, "message": "m" * 60_000, "field": "f" * 1000, "permanent": True}
     return [
@@ -129,7 +129,7 @@ VALUES: tuple[Any, ...] = (
 
 
 def grown(good: Any, seed: int, count: int) -> Iterator[Evil]:
-    """Good answers with one to three places changed."""
+    """Random answers: `good` with one to three places changed."""
     chance = random.Random(seed)
     for number in range(count):
         found = copy.deepcopy(good)
@@ -142,7 +142,7 @@ def grown(good: Any, seed: int, count: int) -> Iterator[Evil]:
 
 
 def changed(value: Any, chance: random.Random) -> Any:
-    """`value` with one place in it replaced, removed, added to or said twice."""
+    """`value` with one change: a part of it is replaced, removed, added or repeated."""
     if isinstance(value, dict) and value and chance.random() < 0.85:
         key = chance.choice(list(value))
         if (way := chance.random()) < 0.1:
@@ -159,7 +159,7 @@ def changed(value: Any, chance: random.Random) -> Any:
 
 
 class Server:
-    """Answers each request with the evil that is set, and closes."""
+    """Sends `evil` as the answer to each request, and closes the connection."""
 
     def __init__(self) -> None:
         self.evil = whole("nothing", b"")
@@ -185,7 +185,7 @@ class Server:
 
 @asynccontextmanager
 async def evil_server() -> AsyncIterator[Server]:
-    """On the loopback."""
+    """Run a `Server` on the loopback interface."""
     served = Server()
     listening = await asyncio.start_server(served._serve, "127.0.0.1", 0)
     served.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"

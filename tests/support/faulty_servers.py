@@ -1,6 +1,6 @@
 """Servers that fail on purpose: a sandbox, a broker and a rollout server whose answers a test scripts.
 
-They exist to inject faults; what they do when they do not fail is the least that lets an episode end.
+They exist to inject faults. Without a fault, they do just enough for an episode to end.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from typing import Any
 from aiohttp import web
 
 Fault = Callable[[web.Request], Awaitable[web.StreamResponse | None]]
-"""Returns an answer to give instead, None to carry on; may drop the connection or never return."""
+"""Returns an answer that replaces the plain one, or None for the plain one. It may also break the connection,
+or never return."""
 
 
 async def drop(request: web.Request) -> web.StreamResponse | None:
-    """Break the connection, as a process that dies does."""
+    """Break the connection, as a killed process would."""
     assert request.transport is not None
     request.transport.abort()
     raise ConnectionResetError
@@ -31,7 +32,7 @@ async def hang(request: web.Request) -> web.StreamResponse | None:
 
 
 def fail(status: int, reason: str = "Broken", *, permanent: bool = False) -> Fault:
-    """Answer a problem."""
+    """Answer with a Problem."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         body = {"reason": reason, "message": f"{reason} on purpose", "field": None, "permanent": permanent}
@@ -41,7 +42,7 @@ def fail(status: int, reason: str = "Broken", *, permanent: bool = False) -> Fau
 
 
 def say(body: object) -> Fault:
-    """Answer this, as if all were well."""
+    """Answer with `body` and status 200."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         return web.json_response(body)
@@ -50,7 +51,7 @@ def say(body: object) -> Fault:
 
 
 def after(times: int, fault: Fault) -> Fault:
-    """Carry on `times` times, then fault."""
+    """No fault for the first `times` requests, then `fault`."""
     seen = 0
 
     async def answer(request: web.Request) -> web.StreamResponse | None:
@@ -62,7 +63,7 @@ def after(times: int, fault: Fault) -> Fault:
 
 
 def keyed(key: str) -> Fault:
-    """Refuse who does not send `key`, as the middleware before vLLM does."""
+    """Refuse requests without `key`, as the middleware in front of vLLM does."""
 
     async def answer(request: web.Request) -> web.StreamResponse | None:
         if request.headers.get("Authorization") == f"Bearer {key}":
@@ -73,7 +74,7 @@ def keyed(key: str) -> Fault:
 
 
 def first(times: int, fault: Fault) -> Fault:
-    """Fault `times` times, then carry on."""
+    """`fault` for the first `times` requests, then none."""
     seen = 0
 
     async def answer(request: web.Request) -> web.StreamResponse | None:
@@ -86,7 +87,7 @@ def first(times: int, fault: Fault) -> Fault:
 
 @dataclass
 class Scripted:
-    """Routes with their plain answers, and the faults in front of them."""
+    """A server with a plain answer for each route, and faults that replace them."""
 
     answers: Mapping[str, Callable[[Any], Any]]
     """`METHOD /path` or `METHOD /path?query` -> body -> JSON answer (None is 204)."""
@@ -110,13 +111,13 @@ class Scripted:
         return web.Response(status=204) if content is None else web.json_response(content)
 
     def count(self, key: str) -> int:
-        """How often a route was asked."""
+        """Number of requests to a route."""
         return sum(asked.startswith(key) for asked, _ in self.asked)
 
 
 @asynccontextmanager
 async def serving(scripted: Scripted) -> AsyncIterator[Scripted]:
-    """The server, on a port of its own."""
+    """Run the server on a free port."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", scripted.handle)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -162,7 +163,7 @@ def broker(sandbox_url: str) -> Scripted:
 
 
 def engine(tokens: list[int], logprob: float = -0.5) -> Scripted:
-    """A vLLM that always says `tokens`."""
+    """A vLLM that always samples `tokens`."""
     content = [{"token_id": token, "logprob": logprob} for token in tokens]
     choice = {
         "index": 0,
@@ -176,7 +177,7 @@ def engine(tokens: list[int], logprob: float = -0.5) -> Scripted:
 
 
 def weight_agent() -> Scripted:
-    """A weight agent that takes any weights it is asked to take."""
+    """A weight agent that loads any weights at once."""
     return Scripted({**weights_slot("?slot=validation"), **weights_slot()})
 
 

@@ -1,6 +1,6 @@
-"""A finished evaluation made of thin air: three candidates, one of them an endpoint, and one that failed.
+"""A made-up finished evaluation: three candidates, one of them an endpoint, and a fourth that failed.
 
-Rows have tasks and clusters; tries differ in reward, score, tools, limits and outcome, and some were retried.
+Rows have tasks and clusters. Tries differ in reward, score, tools, limits and outcome, and some were retried.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from headway_coordinator.ledger import events
 ROWS, TRIES, THRESHOLD, MAX_TURNS, KS = 40, 4, 0.75, 4, (1, 2, 4)
 CHANCE = {"base": 0.35, "tuned": 0.65, "reference": 0.7}
 MIDNIGHT = 1_767_312_000.0
-"""2026-01-02, 00:00 UTC: prices change."""
+"""2026-01-02, 00:00 UTC, when the prices of `BOOK` change."""
 BOOK = PriceBook(
     name="ours",
     entries=(
@@ -133,7 +133,7 @@ def group(
     tries: int = TRIES,
     sampled_by: Literal["servers", "endpoint", "nobody"] | None = None,
 ) -> GroupRecord:
-    """What one candidate did on one row: a function of both."""
+    """The tries of one candidate at one row, which depend only on the two."""
     rng = random.Random(f"{candidate}/{row}")
     group_id = f"e-{candidate}-{row:06d}"
     by = sampled_by or ("endpoint" if candidate == "reference" else "servers")
@@ -146,7 +146,7 @@ def group(
             attempt += 1
         lost = attempt == 2 or rng.random() < 0.02
         episodes.append(_episode(rng, group_id, index, attempt, CHANCE.get(candidate, 0.5) - hard, lost))
-    if by == "servers":  # an endpoint gives text alone
+    if by == "servers":  # an endpoint returns only text, so it has no training rows
         episodes = [each.model_copy(update={"rows": [_row(each)]}) for each in episodes]
     return GroupRecord(
         group_id=group_id,
@@ -204,7 +204,7 @@ def _turn(rng: random.Random, index: int, cut: bool) -> Turn:
 
 
 def _row(episode: EpisodeRecord) -> TrainingRow:
-    """The tokens of all turns. The model repeats itself, and is often certain."""
+    """The tokens of all turns. The model repeats itself, and many probabilities are 1."""
     rng = random.Random(episode.episode_id)
     tokens, mask, turns = list[int](), list[int](), list[TurnSpan]()
     for turn in episode.turns:
@@ -240,25 +240,25 @@ def place(candidate: str, row: int) -> TryPlace:
 
 
 def measured(groups: Sequence[GroupRecord]) -> list[Try]:
-    """Their tries."""
+    """The tries of some groups."""
     rules = Rules(THRESHOLD, MAX_TURNS)
     return [t for g in groups for t in tries_of(g, place(g.candidate or "", g.row), rules)]
 
 
 @cache
 def groups(candidate: str, rows: int = ROWS) -> tuple[GroupRecord, ...]:
-    """All of one candidate."""
+    """All groups of one candidate."""
     return tuple(group(candidate, row) for row in range(rows))
 
 
 @cache
 def tries() -> Mapping[str, list[Try]]:
-    """By candidate; that which failed has none."""
+    """The tries by candidate; the failed one has none."""
     return {name: measured(groups(name)) for name in CHANCE} | {"gone": []}
 
 
 def days(candidates: Sequence[str] = tuple(CHANCE)) -> Days:
-    """What the ledger bills."""
+    """The usage in the ledger, by day."""
     found: Days = {}
     for name in candidates:
         for one in groups(name):
@@ -268,7 +268,7 @@ def days(candidates: Sequence[str] = tuple(CHANCE)) -> Days:
 
 @cache
 def compared() -> Comparison:
-    """What the tries amount to."""
+    """The comparison of all candidates."""
     gate = GateSpec("tuned", minimum=0.3, must_beat="base", no_worse=[Bound("completion", 0.2)])
     return compare_all(tries(), KS, "base", gate, priced(BOOK))
 

@@ -1,4 +1,4 @@
-"""A stored run of a training job: groups, ledger, prices, steps and weights, by the real writers."""
+"""A stored run of a training job, written by the real code: groups, ledger, prices, steps and weights."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ SPEC: dict[str, Any] = {
     "output": {"uri": "s3://b/runs"},
 }
 SCORES: Mapping[int, float] = {0: 0.2, 2: 0.9, 4: 0.6}
-"""Of each validated step."""
+"""External score of each validated step."""
 
 
 class FinishedRun:
-    """Of `NAME`, in the folder of a local job."""
+    """The run of the job `NAME`, in the folder of a local job."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -53,11 +53,11 @@ class FinishedRun:
 
     @property
     def place(self) -> Path:
-        """The same as a path."""
+        """The artifact folder as a path."""
         return Path(self.uri.removeprefix("file://"))
 
     def job(self, status: Mapping[str, Any] | None = None, **spec: Any) -> FinishedRun:
-        """What the local engine writes down."""
+        """Write the job's spec and status, as the local engine does."""
         metadata = {"name": NAME, "namespace": NAMESPACE, "uid": UID}
         written = JobFolder(self.folder)
         output = {"uri": f"file://{self.folder}/artifacts"}
@@ -67,7 +67,7 @@ class FinishedRun:
         return self
 
     def identity(self, **spec: Any) -> FinishedRun:
-        """What a coordinator writes down."""
+        """Write the job's identity and spec, as a coordinator does."""
         kept = {**SPEC, **spec}
         document = {"kind": "RLTrainingJob", "namespace": NAMESPACE, "name": NAME, "uid": UID, "spec": kept}
         self.store.put(f"{self.uri}/job.json", json.dumps(document).encode())
@@ -82,7 +82,7 @@ class FinishedRun:
         return self
 
     def played(self) -> FinishedRun:
-        """Two groups of training, one of which is trained, and a held-out one."""
+        """Store two training groups, one of which has trained tokens, a held-out group, and the step."""
         trained, alike = a_group("t0-000000", [1.0, 0.0]), a_group("t0-000001", [1.0, 1.0], retried=1)
         held_out = a_group("v000000-000000", [1.0], purpose=Purpose.VALIDATION)
         self.play(trained, alike, held_out)
@@ -92,7 +92,7 @@ class FinishedRun:
     def step(
         self, step: int, files: Mapping[str, bytes] | None = None, *, kind: Any = "lora", **more: Any
     ) -> FinishedRun:
-        """Take a step, and publish its weights where there are `files`."""
+        """Store a step. Its weights are `files`: name -> content."""
         version = PolicyVersion(incarnation=0, step=step)
         folder = Path(self.layout.weights(step).removeprefix("file://"))
         digests = []
@@ -123,7 +123,7 @@ class FinishedRun:
         return self
 
     def adapters(self, steps: Sequence[int] = (0, 2, 4)) -> FinishedRun:
-        """Publish adapters, and validate each as `SCORES` says."""
+        """Store a step with an adapter for each of `steps`, and the validations in `SCORES`."""
         for step in steps:
             self.step(step, {"adapter_config.json": b'{"r": 12}', "adapter_model.safetensors": b"w%d" % step})
             if step in SCORES:
@@ -131,7 +131,7 @@ class FinishedRun:
         return self
 
     def validate(self, step: int, score: float) -> None:
-        """Write a validation's summary down."""
+        """Store the summary of a validation."""
         found = ValidationRecord(
             step=step,
             reward=score,
@@ -145,7 +145,7 @@ class FinishedRun:
         self.store.put(self.layout.validation(step), found.model_dump_json().encode())
 
     def prices(self, *books: PriceBook) -> FinishedRun:
-        """Editions of the price book, one after the other, the first of them before anything is used."""
+        """Store editions of the price book, one after another. The first applies before anything is used."""
         file = self.folder / "prices.yaml"
         kept = Books(self.store, self.layout, file, None, SPEC["model"]["base"])
         for book in books or (DEFAULT,):

@@ -1,4 +1,4 @@
-"""Waiting until a server that a test started answers over HTTP."""
+"""Waits until a server that a test started answers over HTTP."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PAUSE_S = 0.1
 
 
 def until_it_answers(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    """Return once `url` answers 200; fail with the server's log where it ends or takes too long."""
+    """Return once `url` answers 200; fail with the server's log if it ends or takes too long."""
     ends = time.monotonic() + START_S
     while True:
         try:

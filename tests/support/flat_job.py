@@ -1,4 +1,4 @@
-"""A job whose every reward is 0, over scripted servers, of which coordinators live one after another."""
+"""A job with scripted servers in which every reward is 0. Its coordinators run one after another."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def run(
     steps: int | None,
     sink: Sink = lambda status: None,
 ) -> Coordinator:
-    """Live a job for some steps, or to its end; every reward is 0, so that no group has an advantage."""
+    """Run a job for `steps` steps, or to its end. Every reward is 0, so that no group has an advantage."""
     async with AsyncExitStack() as stack:
         engine = await stack.enter_async_context(serving(speaking_engine(folder)))
         agent = await stack.enter_async_context(serving(weights_agent()))
@@ -74,7 +74,7 @@ async def run(
 
 
 def weights_agent() -> Scripted:
-    """It takes whatever weights it is given."""
+    """A weight agent that loads any weights at once, and reports a passed canary."""
     held: dict[str, Any] = {"version": None, "ready": False}
 
     def take(body: Any) -> Any:

@@ -1,6 +1,6 @@
 """The gateway on a port of this machine, as the coordinator serves it, and whole episodes through it.
 
-What a model would say is written by the test (`ScriptedModel`); everything else is the platform's own.
+The test scripts the model's texts (`ScriptedModel`). Everything else is real.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ MAX_TOKENS = 200
 
 @dataclass(frozen=True)
 class Answered:
-    """One call of an agent, as the gateway answered it; status 0 where the client left before."""
+    """One request of an agent to the gateway. The status is 0 if the client left before the answer."""
 
     method: str
     path: str
-    """Below the episode's base URL."""
+    """The path below the episode's base URL."""
     status: int
     retries: int
-    """As the client counts them."""
+    """Number of retries, as the client counts them."""
     at: float
-    """Monotonic: when it came."""
+    """When the request arrived, on the monotonic clock."""
 
 
 class NoTools:
-    """Of an environment whose agents bring their own."""
+    """The sandbox of an environment without tools."""
 
     async def tool(self, name: str, arguments: dict[str, Any]) -> ToolReply:
         raise AssertionError(name)
@@ -67,7 +67,7 @@ class NoTools:
 
 @dataclass
 class GatewayRig:
-    """A gateway that is served, and the engine behind it."""
+    """A running gateway, and the scripted model behind it."""
 
     server: GatewayServer
     backend: Backend
@@ -77,7 +77,7 @@ class GatewayRig:
     answered: list[Answered] = field(default_factory=list)
 
     def statuses(self, path: str) -> list[int]:
-        """Of all calls of one route, in the order in which they were answered."""
+        """Statuses of all requests to one path, in the order of the answers."""
         return [one.status for one in self.answered if one.path == path]
 
     def desk(self, lenient: bool = False) -> RemoteAgentHost:
@@ -147,7 +147,7 @@ async def gateway_rig(
 
 @asynccontextmanager
 async def sandboxes(folder: Path, entrypoint: str) -> AsyncIterator[LeaseService]:
-    """Sandboxes with the environment `entrypoint` of `folder`."""
+    """A broker of sandboxes with the environment `entrypoint` in `folder`."""
     async with lease_service(folder, entrypoint, TO_BROKER) as leases:
         yield leases
 
@@ -166,10 +166,10 @@ def a_task(row: dict[str, Any], *, index: int = 0, attempt: int = 0, max_tokens:
 
 
 def token_truth(rig: GatewayRig, record: EpisodeRecord) -> TrainingRow:
-    """The episode's only row, after checks against what the engine saw and said.
+    """The episode's only training row, after checks against the engine's prompts and samples.
 
-    Every turn's prompt begins with all of the turn before it. The row is the last turn whole, and trains
-    exactly the tokens that were sampled.
+    Every turn's prompt must begin with the prompt and the sample of the turn before. The row must consist of
+    the last turn's prompt and sample, and train exactly the tokens that were sampled.
     """
     assert record.forks == 0
     spoken = rig.model.spoken[record.episode_id]
@@ -191,7 +191,7 @@ def token_truth(rig: GatewayRig, record: EpisodeRecord) -> TrainingRow:
 
 
 def _port() -> int:
-    """One without 404 in it: SageMaker's SDK looks for that in error texts, and they hold the URL."""
+    """A free port without 404 in it. SageMaker's SDK looks for 404 in error texts, which contain the URL."""
     while "404" in str(port := free_port()):
         pass
     return port
