@@ -1,4 +1,4 @@
-"""What GitOps tools make of objects: `headway-verdicts`, and what it judges by."""
+"""Asks `headway-verdicts` how GitOps tools judge objects, by the rules in examples/promote."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ FIRST_BUILD_S = 900
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the tools make of one object."""
+    """How the tools judge one object."""
 
     kstatus: str
     argo: str
     says: str
     """Argo CD's message."""
     flux: str
-    """By the expressions of flux/gate.yaml."""
+    """Flux's status of the object, by the expressions in flux/gate.yaml."""
     ends: str
-    """How Flux's wait ends by these: Ready, Failed (at once) or TimedOut."""
+    """How Flux's wait ends by these expressions: Ready, Failed (at once) or TimedOut."""
     ends_plainly: str
-    """The same without expressions, by kstatus."""
+    """How Flux's wait ends without the expressions, by kstatus."""
 
 
 Stages = dict[tuple[str, str], tuple[Json, Verdict]]
-"""(kind, stage) -> the job as it is stored, and what the tools make of it."""
+"""(kind, stage) -> the stored job, and how the tools judge it."""
 
 
 def manifests(*paths: Path) -> list[Json]:
@@ -58,7 +58,7 @@ def expressions() -> list[Json]:
 
 
 def program() -> Path:
-    """headway-verdicts, built where it is not there."""
+    """The path of headway-verdicts, which is built if it is missing."""
     command = ["/usr/bin/python3", str(ROOT / "hack" / "cluster" / "cluster.py"), "verdicts"]
     done = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, timeout=FIRST_BUILD_S)
     return Path(done.stdout.strip())

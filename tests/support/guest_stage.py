@@ -1,4 +1,4 @@
-"""Episodes of other people's agents: a service of each guest, and the platform's side of its episodes."""
+"""Episodes of agents that use other projects' clients (guests): their services, and the gateway for them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PROGRAMS = {
     "agent_framework_agent": "agent-framework",
     "claude_code_agent": "claude-code",
 }
-"""Program -> the environment that it runs in."""
+"""Agent program -> name of the Python environment in which it runs."""
 OFFLINE = {
     "AWS_ACCESS_KEY_ID": "nobody",
     "AWS_SECRET_ACCESS_KEY": "nothing",
@@ -43,13 +43,13 @@ OFFLINE = {
     "AWS_EC2_METADATA_DISABLED": "true",
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
 }
-"""SageMaker's SDK signs a token for every call, though the gateway knows the episode by its address. LiteLLM
-fetches a price list as it starts, and waits 10 s for it where there is no network."""
+"""SageMaker's SDK needs credentials to sign a token for every call, although the gateway ignores the token.
+LiteLLM fetches a price list when it starts, and without a network waits 10 s for it."""
 REPORTED = "headway_sandbox.reported:ReportedReward"
 
 
 class Agents:
-    """The guests' services, each started when a test first wants it."""
+    """The guests' services. Each is started when a test first asks for it."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self._folder, self._stack = folder, stack
@@ -61,7 +61,7 @@ class Agents:
         return self._running[program]
 
     def fresh(self, program: str, **variables: str) -> AgentService:
-        """One of a test's own, that it may kill."""
+        """Start another service of a program, which the test may kill."""
         folder = self._folder / f"{program}-{len(list(self._folder.iterdir()))}"
         folder.mkdir()
         service = AgentService(
@@ -81,7 +81,7 @@ async def stage(
 
 
 async def until(holds: Callable[[], bool], seconds: float = 30.0) -> None:
-    """Wait for what an agent does in its own time."""
+    """Wait until `holds` is true, such as for something that an agent does later."""
     async with asyncio.timeout(seconds):
         while not holds():
             await asyncio.sleep(0.02)
@@ -95,13 +95,13 @@ async def play(
 
 
 def a_batch(record: EpisodeRecord) -> GroupRecord:
-    """A group of this episode alone."""
+    """A group with only this episode."""
     group = a_group("t0-000000", [0.0])
     return group.model_copy(update={"episodes": [record], "abandoned": None})
 
 
 def billed(record: EpisodeRecord) -> Counter[str]:
-    """Tokens of the bill, by their class."""
+    """The billed tokens of an episode, by usage class."""
     found: Counter[str] = Counter()
     for event in of_group(a_batch(record)):
         found[event.usage_class.value] += int(event.quantity)
@@ -110,7 +110,7 @@ def billed(record: EpisodeRecord) -> Counter[str]:
 
 
 def billed_whole(rig: GatewayRig, record: EpisodeRecord) -> None:
-    """All that was sampled is billed, and each prompt as it was sent."""
+    """Assert that the bill has every sampled token, and every prompt as the engine received it."""
     spoken = rig.model.spoken[record.episode_id]
     assert billed(record) == {
         "prefill": sum(len(turn.prompt) for turn in spoken),

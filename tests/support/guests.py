@@ -1,4 +1,4 @@
-"""Somebody else's programs, run as their users run them: each in an environment of its own."""
+"""Python environments for other projects' programs, so that tests run them as their users do."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @cache
 def guest(name: str) -> Path:
-    """The python of `requirements/guests/NAME.txt`, created where it is missing, once a machine.
+    """The python of the environment for `requirements/guests/NAME.txt`, which is created if it is missing.
 
-    That takes minutes where nothing is cached, so mark the test with a timeout that allows it. If it cannot
-    be created, the test is skipped with what the set-up said. Where everything is meant to be tested (CI),
-    the test fails.
+    Without a cache, that takes minutes, so mark the test with a timeout that allows it. If the environment
+    cannot be created, the test is skipped with the error. In CI, where everything must be tested, it fails.
     """
     done = subprocess.run(
         ["/usr/bin/python3", str(ROOT / "hack" / "python" / "env.py"), "guest", name],

@@ -1,4 +1,4 @@
-"""A small help desk that is taught well, and the faults that one may have."""
+"""A small environment without faults, a help desk, and variants of it with one fault each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Row = Mapping[str, Any]
 
 
 def desk_rows(count: int, seed: int = 0) -> list[Row]:
-    """Cases with their labels."""
+    """Rows: cases with their labels."""
     drawn = random.Random(seed)
     found = []
     for number in range(count):
@@ -45,7 +45,7 @@ def desk_rows(count: int, seed: int = 0) -> list[Row]:
 
 
 class Desk(Environment):
-    """Nothing is wrong with it."""
+    """The help desk without faults."""
 
     def reset(self, row: Row, seed: int) -> Observation:
         self.row = row
@@ -97,7 +97,7 @@ def written(answer: Mapping[str, Any], tag: str = "answer") -> str:
 
 
 def desk_model(skill: float = 0.5, seed: int = 0) -> Policy:
-    """A model that calls both tools, and gets each field right as often as `skill` and its case say."""
+    """A policy that calls both tools. `skill` and the case decide how often its action is right."""
 
     def policy(row: Row, index: int) -> tuple[Sequence[Call], str]:
         drawn = random.Random(f"{seed}/{row['case_id']}/{index}")
@@ -121,20 +121,20 @@ def desk_baseline(
     size: int = 8,
     **facts: Any,
 ) -> Baseline:
-    """A baseline of the desk, or of one with a fault."""
+    """Baseline episodes of the desk, or of a variant with a fault."""
     model = desk_model(skill, seed)
     return sample_of(lambda: make({}), desk_rows(rows, seed), model, size, seed=seed, **facts)
 
 
 class ClockedDesk(Desk):
-    """A tool tells the time."""
+    """Fault: a tool returns the time."""
 
     def case(self) -> dict[str, Any]:
         return {**super().case(), "asked_at": time.monotonic_ns()}
 
 
 class UnseededDesk(Desk):
-    """The prompt is drawn without the seed."""
+    """Fault: the prompt does not depend on the seed alone."""
 
     ticks = itertools.count()
 
@@ -143,7 +143,7 @@ class UnseededDesk(Desk):
 
 
 class OrderedDesk(Desk):
-    """A tool that only reads answers by which calls came before."""
+    """Fault: the answer of a read-only tool depends on earlier calls."""
 
     def reset(self, row: Row, seed: int) -> Observation:
         self.calls = 0
@@ -155,7 +155,7 @@ class OrderedDesk(Desk):
 
 
 class CountingDesk(Desk):
-    """It counts cases across episodes."""
+    """Fault: a counter continues across episodes."""
 
     opened = 0
 
@@ -165,7 +165,7 @@ class CountingDesk(Desk):
 
 
 class RememberingDesk(Desk):
-    """Notes of one episode are read in the next."""
+    """Fault: later episodes can read the notes of earlier ones."""
 
     notes: list[str] = []  # noqa: RUF012
 
@@ -182,7 +182,7 @@ class RememberingDesk(Desk):
 
 
 class SubstringDesk(Desk):
-    """Whoever names the right action has it all."""
+    """Fault: an answer gets everything if it contains the right action anywhere."""
 
     def reward(self, transcript: Transcript) -> Reward | float:
         return self.score(transcript)
@@ -192,7 +192,7 @@ class SubstringDesk(Desk):
 
 
 class AnyTagDesk(Desk):
-    """The tag does not matter."""
+    """Fault: an answer in any tag is accepted."""
 
     def read(self, text: str) -> Mapping[str, Any]:
         found = re.search(r"\{.*\}", text, re.DOTALL)
@@ -200,84 +200,84 @@ class AnyTagDesk(Desk):
 
 
 class OneFieldDesk(Desk):
-    """Only the action is looked at."""
+    """Fault: the score ignores every field except the action."""
 
     def score(self, transcript: Transcript) -> float:
         return float(self.read(transcript.answer).get("action") == self.row["expected"]["action"])
 
 
 class LenientRewardDesk(Desk):
-    """The reward pays a bare tag in full."""
+    """Fault: the reward is 1 for the tag alone."""
 
     def reward(self, transcript: Transcript) -> Reward | float:
         return float("<answer>" in transcript.answer)
 
 
 class OrderOfKeysDesk(Desk):
-    """The answer is compared as text."""
+    """Fault: the answer is compared as text, so the order of keys matters."""
 
     def score(self, transcript: Transcript) -> float:
         return float(transcript.answer == written(self.row["expected"]))
 
 
 class OtherTagDesk(Desk):
-    """The prompt shows another tag than is read."""
+    """Fault: the prompt shows another tag than the one that is parsed."""
 
     def prompt(self) -> str:
         return PROMPT.replace("answer>", "final>")
 
 
 class ForgetfulDesk(Desk):
-    """The prompt's example lacks a field."""
+    """Fault: the example in the prompt lacks a field."""
 
     def prompt(self) -> str:
         return PROMPT.replace(', "limit": 250', "")
 
 
 class TellingDesk(Desk):
-    """The prompt has the label."""
+    """Fault: the prompt contains the label."""
 
     def prompt(self) -> str:
         return f"{PROMPT}\nExpected: {json.dumps(self.row['expected'])}"
 
 
 class LeakingDesk(Desk):
-    """A tool returns the label."""
+    """Fault: a tool returns the label."""
 
     def case(self) -> dict[str, Any]:
         return {**super().case(), "expected": self.row["expected"]}
 
 
 class WholeDesk(Desk):
-    """The first call has every field of the label, by name."""
+    """Fault: the first call returns every field of the label, by name."""
 
     def case(self) -> dict[str, Any]:
         return {**super().case(), **self.row["expected"]}
 
 
 class GenerousDesk(Desk):
-    """It pays every answer."""
+    """Fault: every answer has score 1."""
 
     def score(self, transcript: Transcript) -> float:
         return 1.0
 
 
 class RaisingDesk(Desk):
-    """The reward does not take an empty answer."""
+    """Fault: the reward raises for an empty answer."""
 
     def reward(self, transcript: Transcript) -> Reward | float:
         return float(transcript.answer[0] == "<") * self.right(transcript)
 
 
 class BigDesk(Desk):
-    """Rewards leave their range."""
+    """Fault: rewards are beyond their range."""
 
     def reward(self, transcript: Transcript) -> Reward | float:
         return 5 * self.right(transcript)
 
 
 class PickyDesk(Desk):
-    """Some rows start no episode."""
+    """Fault: `reset` raises for some rows."""
 
     def reset(self, row: Row, seed: int) -> Observation:
         if row.get("closed"):

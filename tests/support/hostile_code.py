@@ -1,4 +1,4 @@
-"""What code of the model's may try against the server that judges it, and environments whose tools run it."""
+"""Code with which a model may attack the server that judges it, and environments whose tools run code."""
 
 from __future__ import annotations
 

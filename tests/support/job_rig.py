@@ -1,6 +1,6 @@
-"""A job over a folder, of which coordinators may live one after another.
+"""A job with its store in a folder, whose coordinators may run one after another.
 
-Episodes end at once, by a function of their id; everything from the sampler to HTTP is real.
+Episodes end at once, with a reward that depends on their seed. Everything from the sampler to HTTP is real.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from headway_coordinator.validations import ConcurrentValidation
 
 
 class Rotation:
-    """A fleet that always has a server in rotation: what the job wants of it is written down."""
+    """A fleet that always has a server in rotation. It records which weights the job wants it to load."""
 
     def __init__(self) -> None:
         self.wanted: list[int] = []
@@ -86,7 +86,7 @@ def manifest(step: int, incarnation: int = 0) -> WeightsManifest:
 
 
 def report(step: int, incarnation: int = 0, durable: int | None = None) -> StepReport:
-    """A learner's word on a step that it took without groups; durable unless said otherwise."""
+    """A learner's report on a step without groups. The step is durable by default."""
     weights = manifest(step, incarnation)
     return StepReport(
         step=step,
@@ -100,7 +100,7 @@ def report(step: int, incarnation: int = 0, durable: int | None = None) -> StepR
 
 
 def publishing(store: Store, layout: Layout) -> Callable[[int], WeightsManifest]:
-    """What puts a step's weights into the store, and says what they are."""
+    """A function that stores the weights of a step, and returns their manifest."""
 
     def publish(step: int) -> WeightsManifest:
         uri = layout.weights(step)
@@ -111,11 +111,11 @@ def publishing(store: Store, layout: Layout) -> Callable[[int], WeightsManifest]
 
 
 class Job:
-    """One job in a folder, of which several coordinators may live after one another.
+    """One job in a folder, whose coordinators may run one after another.
 
     Args:
-        beside: its servers hold the weights that are validated in a slot of their own.
-        dedicated: validations are sampled on a server of their own, so many episodes at once.
+        beside: the servers hold the weights that are validated in a slot of their own.
+        dedicated: validations have a server of their own, which runs this many episodes at once.
     """
 
     def __init__(
@@ -144,11 +144,11 @@ class Job:
         self.paused: Callable[[], bool] = lambda: False
         self.on_test: Callable[[int, Metrics], None] = lambda step, metrics: None
         self.patience = 60.0
-        """Seconds that one coordinator may live."""
+        """Maximum seconds that one coordinator runs."""
         self.catalogue: Sequence[Signal] = ()
-        """Signals that each step is judged by."""
+        """Signals that are judged at each step."""
         self.money: BudgetSpec | None = None
-        """What it may use."""
+        """The job's budget."""
 
     async def episode(self, task: Task) -> EpisodeRecord:
         self.tasks.append(task)
@@ -218,15 +218,15 @@ class Job:
             await runner.cleanup()
             await (
                 training._durable.settled()
-            )  # wait for its thread, so that no later coordinator meets its writes
+            )  # wait for its thread, so that it writes nothing while the next coordinator runs
 
     def learner(self, url: str) -> ScriptedLearner:
-        """A learner that takes the batches of the coordinator at an address."""
+        """A learner that takes the batches of the coordinator at `url`."""
         publish = publishing(self.store, self.layout)
         return ScriptedLearner(url, TO_COORDINATOR, self.store, self.layout, publish)
 
     def recounted(self) -> dict[UsageClass, float]:
-        """The bill of what lies in the store, from the groups and reports themselves."""
+        """The amounts of usage, counted again from the stored groups and step reports."""
         trajectories = f"{self.layout.root}/trajectories"
         found = [
             e for uri in self.store.list(trajectories) for e in events.of_group(decode(self.store.get(uri)))

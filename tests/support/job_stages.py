@@ -1,7 +1,7 @@
 """Jobs at each stage of their life, as an API server would show them.
 
-The operator's planner and the coordinator's views write every status here; nothing of it is made up. Names of
-stages are those of the table in docs/gitops.md.
+The operator's planner and the coordinator's own code write every status here, so none is made up. The names
+of stages are those in the table of docs/gitops.md.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from headway_coordinator.recurring import RecurringCause
 from headway_operator.wire import UNREAD
 
 Make = Callable[..., World]
-"""Makes a running job, with these blocks in its spec."""
+"""Creates a running job, with these blocks in its spec."""
 ROLES: Final = ("coordinator", "broker", "rollout", "learner")
 ENOUGH, TOO_MUCH = "0.2", "0.99"
-"""Minimum of a gate that the finished evaluation passes, and of one that it does not."""
+"""The minimum of a gate that the finished evaluation passes, and of a gate that it does not pass."""
 FAILING: Final = RecurringCause(
     Cause(
         "JudgeFailed", "judge style: https://judge.team.svc does not answer", "spec.judges[0].endpoint.url"
     ),
     20,
 )
-"""What ends an episode after the other."""
+"""A cause that ends one episode after another."""
 WATCHED: Final[Json] = {
     "number": 1,
     "step": 12,
@@ -47,16 +47,16 @@ WATCHED: Final[Json] = {
     "action": "maxStepsOffPolicy 3 -> 0",
     "state": "Watching",
 }
-"""A change of the running job, of which is not yet known whether it stays."""
+"""A remedy that is still being watched."""
 
 
 def gate(minimum: str = ENOUGH) -> Json:
-    """What decides on a candidate."""
+    """A gate for the candidate `tuned`."""
     return {"candidate": "tuned", "metric": "external_score", "minimum": minimum}
 
 
 def gated(minimum: str = ENOUGH, **spec: Any) -> World:
-    """A running evaluation with a gate, of which the coordinator says that rows are still measured."""
+    """A running evaluation with a gate, which the coordinator cannot judge yet."""
     names = [{"name": name, "model": {"base": "hf://Qwen/Qwen3-8B"}} for name in ("base", "tuned")]
     world = evaluating(candidates=names, gate=gate(minimum), **spec)
     coordinator_says(world, None)
@@ -65,7 +65,7 @@ def gated(minimum: str = ENOUGH, **spec: Any) -> World:
 
 
 def judged(minimum: str) -> Comparison:
-    """What a finished evaluation's tries amount to, judged by such a gate."""
+    """The comparison of the finished evaluation's candidates, with a gate of this minimum."""
     spec = RLEvalJobSpec.model_validate(
         measured.config().spec.model_dump(by_alias=True) | {"gate": gate(minimum)}
     )
@@ -75,7 +75,7 @@ def judged(minimum: str) -> Comparison:
 
 
 def coordinator_says(world: World, found: Comparison | None) -> str:
-    """The coordinator's word on the gate; None: it does not know yet. The gate's message."""
+    """Write the coordinator's condition about the gate; returns its message. None: it cannot tell yet."""
     spec = RLEvalJobSpec.model_validate(world.body["spec"])
     others = [item for item in world.body["status"]["conditions"] if item["type"] != "GatePassed"]
     conditions = [item.as_object() for item in projections.gate_passed(spec, found, found is not None)]
@@ -86,7 +86,7 @@ def coordinator_says(world: World, found: Comparison | None) -> str:
 
 
 def complete(world: World) -> World:
-    """The coordinator has completed."""
+    """Let the coordinator's Job complete."""
     if world.body["kind"] == "RLEvalJob":
         coordinator_says(world, judged(ENOUGH))
     world.workload_status("Job", "coordinator", conditions=[world.condition("Complete", True)])
@@ -95,7 +95,7 @@ def complete(world: World) -> World:
 
 
 def refused_by_the_gate() -> World:
-    """The rows do not show enough."""
+    """An evaluation whose gate has not passed."""
     world = gated(TOO_MUCH)
     message = coordinator_says(world, judged(TOO_MUCH))
     world.gave_up("coordinator", "GateNotPassed", message, "spec.gate")
@@ -104,7 +104,7 @@ def refused_by_the_gate() -> World:
 
 
 def candidate_failed() -> World:
-    """One candidate could not be measured; the gate's own has passed."""
+    """An evaluation in which one candidate failed, although the gate's candidate has passed."""
     world = gated()
     coordinator_says(world, judged(ENOUGH))
     world.gave_up("coordinator", "CandidateFailed", "base: EndpointRefused: 401 Unauthorized")
@@ -113,7 +113,7 @@ def candidate_failed() -> World:
 
 
 def suspending(world: World) -> World:
-    """Somebody has asked for it, and pods still end."""
+    """Suspend the job. Its pods are still ending."""
     world.body["spec"]["suspend"] = True
     world.carry_out()
     return world
@@ -126,7 +126,7 @@ def suspended(world: World) -> World:
 
 
 def queued(world: World) -> World:
-    """A queue, such as Kueue, holds the Job of its coordinator."""
+    """Let a queue, such as Kueue, suspend the coordinator's Job."""
     world.gone("coordinator")
     world.objects["Job", f"{world.stem}-coordinator"]["spec"]["suspend"] = True
     world.carry_out()
@@ -134,20 +134,20 @@ def queued(world: World) -> World:
 
 
 def unread(body: Json) -> World:
-    """A part of it is out of bounds, so that the operator reads it without that part."""
+    """A job of which one block is out of bounds, so that the operator reads it without that block."""
     body["spec"].pop("environment")
     return seen(body | {UNREAD: "spec.environment.config: nested more than 32 levels deep"})
 
 
 def resumed(world: World) -> World:
-    """Suspended, and asked to go on."""
+    """Suspend the job and resume it."""
     suspended(world).body["spec"]["suspend"] = False
     world.carry_out()
     return world
 
 
 def pausing(world: World) -> World:
-    """The coordinator has paused it, and pods still end."""
+    """Let the coordinator pause the job. Its pods are still ending."""
     metadata = world.body["metadata"]
     identity = Identity(
         kind=world.body["kind"], **{key: metadata[key] for key in ("name", "namespace", "uid")}
@@ -164,7 +164,7 @@ def paused(world: World) -> World:
 
 
 def resumed_by(world: World, value: str | None) -> World:
-    """A person writes this annotation; None: takes it away."""
+    """Write the annotation by which a person resumes the job; None removes it."""
     annotations = world.body["metadata"].setdefault("annotations", {})
     annotations.pop(names.ANNOTATION_RESUME, None)
     if value is not None:
@@ -173,21 +173,21 @@ def resumed_by(world: World, value: str | None) -> World:
 
 
 def ended_pause(world: World) -> World:
-    """A person has ended the pause."""
+    """Pause the job, and end the pause as a person does."""
     paused(world)
     resumed_by(world, world.body["status"]["pause"]["time"]).carry_out()
     return world
 
 
 def paused_and_suspended(world: World) -> World:
-    """Its spec asks for it too."""
+    """Pause the job, and then suspend it too."""
     paused(world).body["spec"]["suspend"] = True
     world.carry_out()
     return world
 
 
 def reported(world: World, *conditions: Condition, **status: Any) -> World:
-    """The coordinator says so, in conditions and other parts of the status that are its own."""
+    """Write conditions and other fields of the status that the coordinator owns."""
     written = {item.type for item in conditions}
     others = [item for item in world.body["status"]["conditions"] if item["type"] not in written]
     own = [item.as_object() | {"lastTransitionTime": stamp(world.now)} for item in conditions]
@@ -197,71 +197,71 @@ def reported(world: World, *conditions: Condition, **status: Any) -> World:
 
 
 def in_preflight(state: str, world: World) -> World:
-    """Its preflight is so far."""
+    """Set the state of the preflight."""
     return reported(world, preflight={"state": state, "checks": []})
 
 
 def sampling(**spec: Any) -> World:
-    """The untrained model samples on one server, and no learner has been asked for."""
+    """A job whose untrained model samples on one server, before there is a learner."""
     world = seen(job(**spec)).ready("coordinator", "broker")
     in_preflight("Sampling", world).ready("rollout").carry_out()
     return world
 
 
 def episodes_fail(world: World) -> World:
-    """Whatever else goes on."""
+    """Let the coordinator report a fault that ends episodes again and again."""
     if world.body["kind"] == "RLEvalJob":
         return reported(world, *projections.healthy([], [FAILING]))
     return reported(world, signals.healthy([], [FAILING]))
 
 
 def started_again(world: World) -> World:
-    """A process that was running is gone, and another one starts."""
+    """Remove the learner's pod of a running job, so that another one starts."""
     reported(world, progress={"step": 4}).gone("learner").carry_out()
     return world
 
 
 def stalled(world: World) -> World:
-    """The coordinator says that nothing goes forward."""
+    """Let the coordinator report that the job makes no progress."""
     world.body["status"].setdefault("progress", {"step": 1})["stalled"] = "no sandbox answers"
     world.carry_out()
     return world
 
 
 def waiting() -> World:
-    """For weights of a training job that does not exist."""
+    """An evaluation that waits for weights of a training job that does not exist."""
     world = World(eval_job(candidates=[{"name": "tuned", "checkpoint": {"job": "tuned-run"}}], gate=gate()))
     world.carry_out()
     return world
 
 
 def seen(body: Json) -> World:
-    """What the operator says first."""
+    """A job after the operator's first reconcile."""
     world = World(body)
     world.carry_out()
     return world
 
 
 def starting(world: World) -> World:
-    """A role has no pod."""
+    """Remove the pods of the rollout servers."""
     world.gone("rollout").carry_out()
     return world
 
 
 def new(body: Json) -> World:
-    """As the API server shows it before any operator has looked: with what the definition defaults."""
+    """A job before the operator's first reconcile, with the defaults of the custom resource definition."""
     body["status"] = {"observedGeneration": -1}
     return World(body)
 
 
 def edited(world: World) -> World:
-    """Its spec has changed, and the operator has not looked since."""
+    """Change the spec. The operator has not reconciled the job since."""
     world.body["metadata"]["generation"] += 1
     return world
 
 
 def deleting(world: World) -> World:
-    """Somebody has deleted it; its pods still end, or somebody else's finalizer keeps it."""
+    """Delete the job. Its pods are still ending, or somebody else's finalizer keeps it."""
     world.carry_out()
     world.deleted().carry_out()
     world.body["metadata"]["finalizers"] = world.body["metadata"]["finalizers"] or ["example.com/archive"]
@@ -269,7 +269,7 @@ def deleting(world: World) -> World:
 
 
 def died(world: World) -> World:
-    """A process gave up permanently."""
+    """Let the coordinator end with the exit code that no restart can help."""
     world.died("coordinator", PERMANENT)
     world.carry_out()
     return world
@@ -329,4 +329,4 @@ STAGES: Final[dict[str, dict[str, Callable[[], World]]]] = {
         "complete, without a gate": lambda: complete(evaluating()),
     },
 }
-"""How a job of each kind gets to each stage."""
+"""Kind -> stage -> a function that brings a job to this stage."""

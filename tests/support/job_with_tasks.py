@@ -16,8 +16,8 @@ TALK = [{"role": "user", "content": "go"}, {"role": "assistant", "content": "don
 def written(folder: Path, rows: Path) -> FinishedRun:
     """The job in `folder`, with its splits in `rows`.
 
-    Rows 0 and 2 are of `refund`, row 1 is of `change`. Held-out rows are the other way round. One training
-    episode ended with AgentError, one with InfraError. A held-out group was lost as a whole.
+    Training rows 0 and 2 have the task `refund`, and row 1 has `change`. For held-out rows it is the reverse.
+    One training episode ended with AgentError, and one with InfraError. One held-out group was lost.
     """
     data: dict[str, Any] = {}
     for split, tasks in {"train": "refund change refund", "validation": "change refund change"}.items():

@@ -1,4 +1,4 @@
-"""An environment that asks judges, in a real sandbox server, and what a coordinator needs to answer."""
+"""An environment that asks judges, in a real sandbox server, and the coordinator's code that answers."""
 
 from __future__ import annotations
 
@@ -81,23 +81,23 @@ class Grader(Environment):
         return sum(await asyncio.gather(ask("a"), ask("b")))
 """
 ASKS = "self.judge('style', [user('Grade: ' + str(transcript.row.get('case')))], " + f"{GRADE})['grade']"
-"""A reward that is a judge's grade."""
+"""An expression for a reward that is a judge's grade."""
 
 
 def grader(folder: Path) -> Server:
-    """The environment in a sandbox's server of its own."""
+    """Start a sandbox server with the environment."""
     (folder / "grader.py").write_text(ENVIRONMENT)
     return Server(folder, "grader:Grader").start()
 
 
 def spec(url: str = "http://127.0.0.1:9/v1", **other: Any) -> JudgeSpec:
-    """Judge `style`."""
+    """The spec of the judge `style`."""
     given = {"name": "style", "endpoint": {"url": url, "model": "frontier-1"}, "timeoutSeconds": 20}
     return JudgeSpec.model_validate(given | other)
 
 
 def question(text: str = "Grade this.", schema: Any = None, of: JudgeSpec | None = None) -> PreparedQuestion:
-    """One of an environment's."""
+    """A question of an environment to the judge `style`."""
     messages = [{"role": "user", "content": text}]
     found = Question.model_validate({"id": 0, "name": "style", "messages": messages, "schema": schema})
     return prepared(found, of or spec())
@@ -105,7 +105,7 @@ def question(text: str = "Grade this.", schema: Any = None, of: JudgeSpec | None
 
 @asynccontextmanager
 async def judges(folder: Path, *specs: JudgeSpec) -> AsyncIterator[Judges]:
-    """Those of a job whose store is a folder."""
+    """The judges of a job whose store is a folder."""
     async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as http:
         layout = Layout(f"file://{folder}/store", "ns", "job", "uid")
         yield connected(specs, http, FileStore(), layout, folder / "tokens")
@@ -120,7 +120,7 @@ class Rig:
 
 @asynccontextmanager
 async def rig(tok: Any, folder: Path, judges: Judges, timeout: float = 40.0) -> AsyncIterator[Rig]:
-    """Episodes of one turn each."""
+    """Run episodes of one turn each, whose rewards ask `judges`."""
     (folder / "grader.py").write_text(ENVIRONMENT)
     causes: list[Cause] = []
     async with AsyncExitStack() as stack:

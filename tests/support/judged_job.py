@@ -1,4 +1,4 @@
-"""An evaluation of the checkpoints of a training job, on the cluster, and what it left."""
+"""An evaluation of a training job's checkpoints on the cluster, and its results."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ JUDGED = "judged"
 ROWS = 12
 END_S = 600
 ENDPOINT = "reference"
-"""Candidate, Service and Deployment: the demo's."""
+"""Name of the demo's candidate, Service and Deployment."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished evaluation, and a copy of what it wrote."""
+    """A finished evaluation, and a copy of its artifacts."""
 
     job: dict[str, Any]
     folder: Path
@@ -55,7 +55,7 @@ class Outcome:
         return float(found["measures"]["all"][measure]["value"])
 
     def answers(self) -> dict[tuple[str, int], ModelOutput]:
-        """(candidate, row) -> what the model said in the episode that counts."""
+        """(candidate, row) -> the model's output in the episode that counts."""
         groups = map(read_group, (self.folder / "trajectories" / "evaluation").glob("*/*.json.gz"))
         outputs = [
             ((group["candidate"], group["row"]), output_of(episode))
@@ -69,16 +69,16 @@ class Outcome:
 
 @dataclass(frozen=True)
 class ModelOutput:
-    """What a model said in an episode. Ids of tool calls are left out: they are drawn at random."""
+    """The output of a model in an episode, without the ids of tool calls, which are random."""
 
     messages: list[tuple[str | None, list[tuple[str, Any]]]]
-    """Of each turn: the words, and the tool calls by name and arguments."""
+    """For each turn: the text, and the tool calls by name and arguments."""
     tokens: list[int]
     """The sampled token ids, in order."""
 
 
 def output_of(episode: dict[str, Any]) -> ModelOutput:
-    """Out of an EpisodeRecord."""
+    """The model's output in an EpisodeRecord."""
     spoken = [message for message in episode["messages"] if message["role"] == "assistant"]
     calls = [[call["function"] for call in message.get("tool_calls") or []] for message in spoken]
     return ModelOutput(
@@ -106,7 +106,8 @@ class Trained:
 def evaluation(
     bench: Any, name: str, trained: Trained, gate: dict[str, Any], *, endpoint: bool = False
 ) -> dict[str, Any]:
-    """The example's evaluation, of the two steps that were kept, greedy, on a few rows; with its endpoint."""
+    """The example's evaluation, greedy and on a few rows, of the two steps with weights. `endpoint` adds the
+    example's endpoint."""
     document = quickstart.evaluation(bench.platform.environment_image, name=name)
     elsewhere = [each for each in document["spec"]["candidates"] if endpoint and "endpoint" in each]
     document["spec"] |= {
@@ -132,7 +133,7 @@ def rows_done(bench: Any, name: str) -> int:
 
 
 def ended(bench: Any, name: str, folder: Path) -> Outcome:
-    """The evaluation once it has ended, either way."""
+    """The evaluation once it has completed or failed."""
     job = bench.api.until(
         f"apis/{API_VERSION}",
         "rlevaljobs",
@@ -147,7 +148,7 @@ def ended(bench: Any, name: str, folder: Path) -> Outcome:
 
 @contextmanager
 def served_elsewhere(bench: Any) -> Iterator[None]:
-    """vLLM's own server behind a Service, as the demo has it, for as long as the block runs."""
+    """Run vLLM's own server behind a Service, as the demo does, until the block ends."""
     start_reference(bench.kube, bench.platform.refs, Settings.from_environ({}))
     try:
         bench.kube.wait_available(NAMESPACE, ENDPOINT)

@@ -1,6 +1,6 @@
 """The rules by which GitOps tools (Argo CD's and Flux's kstatus, helm --wait) judge an object of any kind.
 
-As sigs.k8s.io/cli-utils documents them in pkg/kstatus/README.md.
+The rules are those that pkg/kstatus/README.md of sigs.k8s.io/cli-utils documents.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ Verdict = Literal["Current", "InProgress", "Failed", "Terminating"]
 
 
 def verdict(body: dict[str, Any]) -> Verdict:
-    """What a tool that waits for this object makes of it."""
+    """How a tool that waits for this object judges it."""
     status = body.get("status") or {}
     if body["metadata"].get("deletionTimestamp"):
         return "Terminating"

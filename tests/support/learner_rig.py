@@ -1,7 +1,7 @@
-"""What the learner's tests use: made-up episodes, a scripted coordinator, the real process.
+"""Support for tests of the learner: made-up episodes, a scripted coordinator, and the real process.
 
-The coordinator here has the learner API alone. It hands out the batches it was given, in order. A
-test can have it drop connections, answer 503, or be unavailable. The learner is the real one.
+The scripted coordinator has only the learner API. It hands out a list of batches, in order. A test can make
+it drop connections, answer 503, or be unavailable. The learner is the real one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from headway_api.records import (
 
 VOCABULARY = 512
 DRIVER = Path("/dev/nvidiactl")
-"""There where NVIDIA's driver is."""
+"""This file exists if NVIDIA's driver is installed."""
 
 
 def episode(
@@ -54,7 +54,7 @@ def episode(
     version: PolicyVersion,
     turns: int = 2,
 ) -> EpisodeRecord:
-    """An episode of a few turns in one row; without a reward it is an InfraError and has no row."""
+    """An episode of a few turns in one training row. Without a reward, it is an InfraError and has no row."""
     tokens, mask, spans = [], [], []
     for _ in range(turns):
         tokens += [rng.randrange(VOCABULARY) for _ in range(rng.randint(3, 12))]
@@ -84,7 +84,7 @@ def episode(
 def group(
     group_id: str, rewards: Sequence[float | None], *, seed: int = 0, step: int = 0, lag: int = 0
 ) -> GroupRecord:
-    """A group with one episode a reward; a function of its arguments."""
+    """A group with one episode for each reward. The same arguments give the same group."""
     rng = random.Random(f"{group_id}/{seed}")
     version = PolicyVersion(incarnation=0, step=max(0, step - lag))
     return GroupRecord(
@@ -111,7 +111,7 @@ def batch(step: int, *, groups: int = 2, seed: int = 0) -> Batch:
 
 
 def report(step: int) -> StepReport:
-    """What a learner says of a step that it took without groups."""
+    """A learner's report on a step without groups."""
     version = PolicyVersion(incarnation=0, step=step)
     canary = Canary(tokens=[1, 2], logprobs=[-1.0], tolerance=1e-3)
     return StepReport(
@@ -140,7 +140,7 @@ def job(
     offload: str = "none",
     recompute: bool | None = None,
 ) -> JobConfig:
-    """A job over a local folder: the store, the cache and the base model lie below or beside `folder`."""
+    """A job whose store and cache are below `folder`, and whose base model is `model`."""
     training = {"lora": lora} if lora else {"full": {}}
     return JobConfig.model_validate(
         {
@@ -169,30 +169,30 @@ def job(
 
 @dataclass
 class ScriptedCoordinator:
-    """Serves the learner API from a list of batches; counts what was acknowledged, and how often."""
+    """Serves the learner API from a list of batches, and keeps the learner's reports."""
 
     batches: list[Batch]
     fault: Callable[[web.Request], str | None] = lambda request: None
-    """Asked before every request: None, "drop" (close the connection) or "503"."""
+    """Called before every request; returns None, "drop" (close the connection) or "503"."""
     reports: list[StepReport] = field(default_factory=list)
     polls: int = 0
     acknowledged: asyncio.Event = field(default_factory=asyncio.Event)
     hold: int = 0
-    """Answer 204 to the next so many polls."""
+    """Number of the next polls to answer with 204."""
 
     @property
     def step(self) -> int:
-        """The step that the learner is at, by its own word; -1 before any."""
+        """The step of the learner's last report; -1 before any."""
         return self.reports[-1].step if self.reports else -1
 
     @property
     def durable(self) -> int:
-        """The newest durable step, by the learner's word; -1 before any."""
+        """The newest durable step of the learner's last report; -1 before any."""
         return self.reports[-1].durable if self.reports else -1
 
     @asynccontextmanager
     async def serving(self, port: int = 0) -> AsyncIterator[str]:
-        """Base URL while it serves."""
+        """Serve the learner API; yields its base URL."""
         app = web.Application(client_max_size=2**28, middlewares=[self._guard])
         app.add_routes([web.post("/v1/steps", self._steps), web.get("/v1/batch", self._batch)])
         runner = web.AppRunner(app)
@@ -243,14 +243,14 @@ class ScriptedCoordinator:
 async def reached(
     served: ScriptedCoordinator, step: int, timeout: float = 120, *, durable: bool = False
 ) -> None:
-    """Wait until `step` was announced, or announced as durable."""
+    """Wait until the learner has reported `step`, or has reported it as durable."""
     while (served.durable if durable else served.step) < step:
         served.acknowledged.clear()
         await asyncio.wait_for(served.acknowledged.wait(), timeout)
 
 
 def require_accelerators(processes: int) -> None:
-    """Skip a test of more ranks than there are GPUs, where there are any: NCCL has one rank a GPU."""
+    """Skip a test with more ranks than GPUs, if there are GPUs: NCCL needs a GPU for each rank."""
     if not DRIVER.exists():
         return
     import pytest
@@ -262,7 +262,8 @@ def require_accelerators(processes: int) -> None:
 
 
 class LearnerProcess:
-    """`python -m headway_trainer.launch` on a job in a folder; `place` is that of one of several nodes."""
+    """`python -m headway_trainer.launch` for a job in a folder. `place`: variables of one of several
+    nodes."""
 
     def __init__(self, config: JobConfig, folder: Path, url: str, place: Mapping[str, str]) -> None:
         require_accelerators(int(place.get("NNODES", "1")) * config.spec.learner.processes_per_node)
@@ -285,7 +286,7 @@ class LearnerProcess:
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> LearnerProcess:
-        """Start it in a process group of its own."""
+        """Start the process in a process group of its own."""
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -298,7 +299,7 @@ class LearnerProcess:
         return self
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """Signal the pod's first process; where it is killed, all below it die too, as in a container."""
+        """Send a signal to the process group. SIGKILL also kills all descendants, as in a container."""
         assert self._process is not None
         if self._process.returncode is not None:
             return
@@ -310,7 +311,7 @@ class LearnerProcess:
                     process.kill()
 
     def kill_rank(self, rank: int) -> None:
-        """One of several ranks dies alone; nothing where it is not there."""
+        """Kill one of several ranks alone. A rank that does not run is not an error."""
         assert self._process is not None
         with suppress(psutil.NoSuchProcess):
             for process in psutil.Process(self._process.pid).children():
@@ -318,7 +319,7 @@ class LearnerProcess:
                     process.kill()
 
     async def exit(self, timeout: float = 300) -> int:
-        """Wait for its end; its exit code."""
+        """Wait for the end of the process; returns its exit code."""
         assert self._process is not None
         try:
             return await asyncio.wait_for(self._process.wait(), timeout)
@@ -333,7 +334,7 @@ class LearnerProcess:
 async def learner(
     config: JobConfig, folder: Path, url: str, place: Mapping[str, str] | None = None
 ) -> AsyncIterator[LearnerProcess]:
-    """The learner, or a node of it, while it runs; killed at the end."""
+    """Run the learner, or one node of it, until the block ends. Then it is killed."""
     process = await LearnerProcess(config, folder, url, place or {}).start()
     try:
         yield process

@@ -1,7 +1,7 @@
 """A broker without Kubernetes: the broker's API, with one real sandbox server process a lease.
 
-Everything the coordinator sees is real, except for where the sandbox runs. `kill` ends one sandbox abruptly,
-as a lost node would.
+Everything that the coordinator sees is real, except for where the sandbox runs. `kill` ends one sandbox
+without notice, as the loss of its node would.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ class LeaseService:
     """Starts `python -m headway_sandbox.server` for each lease."""
 
     folder: Path
-    """Where the environment's module lies."""
+    """The folder of the environment's module."""
     episodes: Path
-    """Where programs find their episodes."""
+    """The folder of the files in which programs find their episodes."""
     entrypoint: str
     token: str
     config: dict[str, Any] = field(default_factory=dict)
-    """Of the environment."""
+    """The environment's configuration."""
     url: str = ""
     owners: list[str] = field(default_factory=list)
     leased: dict[str, asyncio.subprocess.Process] = field(default_factory=dict)
     bound: set[str] = field(default_factory=set)
-    """Leases whose sandbox serves."""
+    """Leases whose sandbox answers."""
     total: int = 0
     peak: int = 0
 
@@ -71,7 +71,7 @@ class LeaseService:
             "HEADWAY_ENVIRONMENT_CONFIG": json.dumps(self.config),
             "HEADWAY_SANDBOX_PORT": str(port),
             "HEADWAY_RUNNER": "child",
-            # Sandboxes share this machine's files.
+            # One file for each lease, since all sandboxes share this machine's files.
             "HEADWAY_EPISODE_FILE": str(self.episodes / f"{lease}.json"),
             "PYTHONPATH": os.pathsep.join([str(self.folder), *filter(None, [os.environ.get("PYTHONPATH")])]),
         }
@@ -139,8 +139,8 @@ async def lease_service(
     episodes: Path | None = None,
     config: dict[str, Any] | None = None,
 ) -> AsyncIterator[LeaseService]:
-    """A running lease service; every sandbox it started is gone afterwards. `episodes` is where programs find
-    theirs: beside the environment's module, unless that lies where nothing is to be written."""
+    """A running lease service. Its sandboxes end with the block. `episodes` is the folder for the files of
+    episodes, by default `folder`. Name another folder if nothing may be written to that one."""
     service = LeaseService(folder, episodes or folder, entrypoint, token, config or {})
     runner = web.AppRunner(service.app())
     await runner.setup()

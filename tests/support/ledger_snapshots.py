@@ -1,4 +1,4 @@
-"""A job's books at one moment, and what must hold between two: they grow, and nothing in them changes."""
+"""A job's stored records at one moment, and a check between two moments: records are added, never changed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 FOLDERS = ("trajectories", "usage", "steps")
-"""Where nothing is ever removed. Only what a step report says beside its groups changes. A learner that
-resumes writes the step's report again, and takes the steps after it again."""
+"""Folders from which nothing is ever removed. Only step reports may change, except for their groups. A
+learner that resumes writes the report of its step again, and takes the later steps again."""
 SUMMED = {
     "evaluation": ("evaluationPrefill", "evaluationCachedPrefill", "evaluationSample"),
     "endpoint": ("endpointPrompt", "endpointSample"),
@@ -25,18 +25,19 @@ NO_AMOUNTS = ("currency", "priceBook", "priceBookHash", "priceBookProblem", "unp
 
 @dataclass(frozen=True)
 class Books:
-    """What a job has written down."""
+    """The stored records of a job."""
 
     objects: dict[str, str]
-    """Key -> digest of its bytes, of every object in FOLDERS."""
+    """Key of every object in FOLDERS -> digest of its content."""
     acknowledged: dict[str, tuple[str, ...]]
-    """Step report -> ids of the groups it takes."""
+    """Key of a step report -> ids of the groups that the step acknowledges."""
     usage: dict[str, Decimal]
     """The numbers of `.status.usage`."""
 
 
 def books(bucket: Any, job: Mapping[str, Any], folder: Path) -> Books:
-    """Read them from the artifact store and the job's status; `folder` is empty, and holds a copy after."""
+    """Read the records from the artifact store and the job's status. A copy of the store goes to the empty
+    `folder`."""
     for part in FOLDERS:
         bucket.download(f"{job['status']['artifacts']['uri']}/{part}", folder / part)
     files = {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
@@ -52,13 +53,13 @@ def books(bucket: Any, job: Mapping[str, Any], folder: Path) -> Books:
 
 
 def amounts(job: Mapping[str, Any]) -> dict[str, Decimal]:
-    """The numbers of `.status.usage`, the cost among them."""
+    """The amounts in `.status.usage`, the cost included."""
     usage = job.get("status", {}).get("usage", {})
     return {name: Decimal(value) for name, value in usage.items() if name not in NO_AMOUNTS}
 
 
 def fell(before: Mapping[str, Decimal], after: Mapping[str, Decimal]) -> list[str]:
-    """Amounts that are smaller than they were."""
+    """A message for each amount that has become smaller."""
     none = Decimal(0)
     return [
         f"usage {name} fell from {amount} to {after.get(name, none)}"
@@ -68,7 +69,7 @@ def fell(before: Mapping[str, Decimal], after: Mapping[str, Decimal]) -> list[st
 
 
 def faults(before: Books, after: Books) -> list[str]:
-    """What was lost, changed or taken back between two moments."""
+    """A message for each record that was lost, changed or taken back between two moments."""
     found = [f"{name} has vanished" for name in sorted(before.objects.keys() - after.objects.keys())]
     found += [
         f"{name} has changed"
@@ -90,7 +91,7 @@ def events(folder: Path) -> list[dict[str, Any]]:
 
 
 def counted_twice(found: list[dict[str, Any]]) -> list[str]:
-    """Ids of more than one event."""
+    """Ids that more than one event has."""
     return [name for name, times in Counter(event["id"] for event in found).items() if times > 1]
 
 

@@ -1,4 +1,4 @@
-"""A running job's pods, as end-to-end tests find, look into and hold them."""
+"""Finds the pods of a running job for end-to-end tests, runs programs in them, and stops their engines."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from headway_demo.settings import NAMESPACE, SYSTEM_NAMESPACE
 PROBE = (Path(__file__).parent / "pod_probe.py").read_text()
 SCRAPE = (Path(__file__).parent / "scrape_probe.py").read_text()
 HOLDS = 20
-"""Tries to hold the engines while an episode runs. Between two batches there is none: where weights are slow
-to come, that is half of the time."""
+"""Attempts to stop the engines while an episode runs. Between two batches no episode runs, which is half of
+the time if new weights are slow."""
 
 SETTLED_S = 2.0
-"""After so long an episode that needs no engine any more has ended, and every other one waits."""
+"""After this many seconds, episodes that need no engine any more have ended, and all others wait."""
 
 SIGNAL_ENGINES = """
 import os, signal, sys
@@ -42,7 +42,7 @@ print(found)
 
 @dataclass(frozen=True)
 class Sandbox:
-    """A sandbox that an episode holds."""
+    """A sandbox that is leased to an episode."""
 
     pod: dict[str, Any]
     episode: str
@@ -62,19 +62,19 @@ def pods(kube: Kube, job: str, role: str) -> list[dict[str, Any]]:
 def look(
     kube: Kube, pod: Mapping[str, Any], targets: Mapping[str, Target], container: str | None = None
 ) -> dict[str, Any]:
-    """What `pod_probe` says inside a pod, in its first container or a named one; KubeError if it is gone."""
+    """The output of `pod_probe` in a pod's first or named container; raises KubeError if the pod is gone."""
     return _asked(kube, pod, PROBE, targets, container)
 
 
 def scraped(kube: Kube, pod: Mapping[str, Any], targets: Mapping[str, str]) -> dict[str, Any]:
-    """What a scraper inside a pod is answered, as `scrape_probe` says."""
+    """The output of `scrape_probe` in a pod: the answers that a scraper gets there."""
     return _asked(kube, pod, SCRAPE, targets, None)
 
 
 def _asked(
     kube: Kube, pod: Mapping[str, Any], program: str, targets: Mapping[str, Any], container: str | None
 ) -> dict[str, Any]:
-    """What a program says that is run inside a pod."""
+    """Run a Python program in a pod; returns its output, parsed as JSON."""
     name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
     command = ("python3", "-", json.dumps(targets))
     place = () if container is None else ("-c", container)
@@ -86,7 +86,7 @@ def _asked(
 
 @contextmanager
 def engines_held(kube: Kube, job: str) -> Iterator[None]:
-    """vLLM is stopped in every rollout server, and so every episode waits, until the block ends."""
+    """Stop vLLM in every rollout server until the block ends, so that every episode waits."""
     servers = [pod["metadata"]["name"] for pod in pods(kube, job, "rollout")]
     assert servers, f"{job} has no rollout server to hold"
     try:
@@ -99,13 +99,13 @@ def engines_held(kube: Kube, job: str) -> Iterator[None]:
 
 
 def _signal(kube: Kube, server: str, name: str) -> int:
-    """Send a signal to vLLM in one rollout server; how many processes got it."""
+    """Send a signal to vLLM in one rollout server; returns the number of processes that got it."""
     return int(kube.run("exec", server, "-n", NAMESPACE, "--", "python3", "-c", SIGNAL_ENGINES, name))
 
 
 @contextmanager
 def sandbox_in_use(kube: Kube, job: str) -> Iterator[Sandbox]:
-    """A sandbox that an episode holds, and goes on holding until the block ends: engines stand meanwhile."""
+    """A sandbox that stays leased to its episode until the block ends, since all engines are stopped."""
     for _ in range(HOLDS):
         with engines_held(kube, job):
             time.sleep(SETTLED_S)
@@ -113,7 +113,7 @@ def sandbox_in_use(kube: Kube, job: str) -> Iterator[Sandbox]:
             if found is not None:
                 yield found
                 return
-        time.sleep(random.uniform(0.5, 2.5))  # never in step with the batches
+        time.sleep(random.uniform(0.5, 2.5))  # random, so that the attempts do not coincide with the batches
     raise AssertionError(f"{HOLDS} times the engines of {job} were held, and no sandbox was leased")
 
 
@@ -129,7 +129,7 @@ def _leased(kube: Kube, job: str) -> Sandbox | None:
 
 
 def keys_in(kube: Any, pod: dict[str, Any], container: str) -> set[str]:
-    """Names of the keys that a container finds in its pod, each of which it can read."""
+    """Names of the keys that a container finds and can read in its pod."""
     program = (
         "import pathlib; found = pathlib.Path('/etc/headway-keys').glob('[a-z]*'); "
         "print(*(file.name for file in found if file.read_bytes()))"
@@ -142,7 +142,7 @@ def keys_in(kube: Any, pod: dict[str, Any], container: str) -> set[str]:
 def pod_without_policy(
     kube: Any, image: str, namespace: str, labels: dict[str, str] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """A pod of the sandboxes' image in a namespace of these labels where nothing is forbidden."""
+    """A pod with the sandboxes' image in a new namespace with these labels, without any NetworkPolicy."""
     metadata = {"name": namespace, "labels": labels or {}}
     kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
     pod = {

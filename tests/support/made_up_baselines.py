@@ -1,4 +1,4 @@
-"""Baselines of episodes that are made up, and scripts played by a real environment in this process."""
+"""Baselines of made-up episodes, and scripts that a real environment plays in this process."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from headway_sandbox.environment import Environment, Reward, ToolError, Transcri
 
 Json = Mapping[str, Any]
 Policy = Callable[[Json, int], tuple[Sequence[Call], str | None]]
-"""What a made-up model does with a row in one of its episodes: its calls, and what it says at last."""
+"""(row, index of the episode) -> the calls of a made-up model, and its last message."""
 VERSION = PolicyVersion(incarnation=0, step=0)
 
 
 def turns_of(count: int, finish_reason: str = "stop") -> list[Turn]:
-    """Turns of a made-up model; the last one ends as given."""
+    """Turns of a made-up model. The last one ends with `finish_reason`."""
     return [
         Turn(
             index=at,
@@ -53,7 +53,7 @@ def an_episode(
     error: str | None = None,
     cause: str | None = None,
 ) -> EpisodeRecord:
-    """A sealed episode; without a reward it is lost."""
+    """A sealed episode. Without a reward, it is an InfraError."""
     assistant_turns = sum(message["role"] == "assistant" for message in messages)
     lost = reward is None
     return EpisodeRecord(
@@ -88,7 +88,7 @@ def a_sample(
 
 
 def a_baseline(sampled: Iterable[Sampled], **facts: Any) -> Baseline:
-    """A baseline of episodes, two seconds each and four at once."""
+    """A baseline of these episodes. Each took two seconds, and four ran at once."""
     found = list(sampled)
     rows = facts.pop("rows", None)
     if rows is None:
@@ -99,7 +99,7 @@ def a_baseline(sampled: Iterable[Sampled], **facts: Any) -> Baseline:
 
 
 def of_values(groups: Sequence[Sequence[tuple[float, float]]], **facts: Any) -> Baseline:
-    """A baseline by reward and score of each episode of each group."""
+    """A baseline of groups, whose episodes have these rewards and scores."""
     return a_baseline(
         (
             a_sample(an_episode(group=number, index=index, reward=reward, score=score))
@@ -114,7 +114,7 @@ Make = Callable[[], Environment]
 
 
 def sample_of(make: Make, rows: Sequence[Json], policy: Policy, size: int = 4, **facts: Any) -> Baseline:
-    """A baseline that a made-up model plays in a real environment: `size` episodes a row."""
+    """A baseline of a made-up model in a real environment, with `size` episodes for each row."""
     found = []
     for number, row in enumerate(rows):
         for index in range(size):
@@ -147,7 +147,7 @@ def _tool_messages(results: Sequence[ToolResult]) -> Iterable[Json]:
 
 
 def play_all(make: Make, scripts: Sequence[Script]) -> list[PlayedScript]:
-    """Every script, those that follow another after it."""
+    """Play every script. A script that names another one is played after it."""
     done: dict[tuple[str, str | None], PlayedScript] = {}
     left = list(scripts)
     while left:
@@ -158,7 +158,7 @@ def play_all(make: Make, scripts: Sequence[Script]) -> list[PlayedScript]:
 
 
 def play(make: Make, script: Script) -> PlayedScript:
-    """One script, in an environment of its own."""
+    """Play one script in a new environment."""
     played = PlayedScript(script, seconds=0.5, waited=0.2)
     try:
         environment = make()

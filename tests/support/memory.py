@@ -1,4 +1,4 @@
-"""How much memory a piece of a test takes at its peak, by the kernel's own count."""
+"""Measures how much memory a part of a test needs at its peak, by the kernel's count."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _MMAP_THRESHOLD = -3
 """M_MMAP_THRESHOLD of malloc.h."""
 _LARGE = 1024 * 1024
 _LIBC = ctypes.CDLL(None)
-# A larger block goes back to the kernel when it is freed. By default malloc keeps such blocks: the more tests
-# a process has run, the more it keeps. A peak would then also count what lies between them.
+# Blocks above this size go back to the kernel when they are freed. By default, malloc keeps such blocks, and
+# keeps more the more tests a process has run. A peak would then count the free memory between them too.
 _LIBC.mallopt(_MMAP_THRESHOLD, _LARGE)
 
 
@@ -28,20 +28,20 @@ def _kib(name: str) -> int:
 
 
 def fresh() -> int:
-    """Bytes that are in use now; the peak is this, from here on."""
+    """Bytes that are in use now. `peak` starts again from this value."""
     _give_back()
     (_SELF / "clear_refs").write_text("5")
     return 1024 * _kib("VmRSS")
 
 
 def peak() -> int:
-    """The most bytes that were in use since `fresh`."""
+    """Maximum bytes that were in use since `fresh`."""
     return 1024 * _kib("VmHWM")
 
 
 @contextmanager
 def flat(limit: int) -> Iterator[None]:
-    """The block's peak is at most `limit` bytes above what was there before."""
+    """Assert that the block's peak is at most `limit` bytes above the memory in use before."""
     before = fresh()
     yield
     grown = peak() - before
@@ -50,7 +50,7 @@ def flat(limit: int) -> Iterator[None]:
 
 @contextmanager
 def kept(limit: int) -> Iterator[None]:
-    """At most `limit` bytes more are in use after the block than before."""
+    """Assert that at most `limit` bytes more are in use after the block than before."""
     _give_back()
     before = _kib("VmRSS")
     yield
@@ -60,7 +60,8 @@ def kept(limit: int) -> Iterator[None]:
 
 
 def _give_back() -> None:
-    """Return free memory to the kernel: malloc keeps some for each thread, and it would count as used."""
+    """Return free memory to the kernel: malloc keeps some for each thread, which would count
+    as used."""
     _set_aside(os.environ.get("PYTEST_CURRENT_TEST", ""))
     gc.collect()
     _LIBC.malloc_trim(0)
@@ -68,9 +69,9 @@ def _give_back() -> None:
 
 @lru_cache(maxsize=1)
 def _set_aside(test: str) -> None:
-    """Exempt what there was before a test from later collections, which would take most of the time.
+    """Exempt all objects that exist before a test from later garbage collections.
 
-    It stays exempt. With all tests collected, one look through the whole heap takes seconds.
+    They stay exempt. With all tests collected, one pass over the whole heap takes seconds.
     """
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""Mistral's own chat templates: run by the python of requirements/guests/mistral.txt, prints them as JSON.
+"""Prints Mistral's own chat templates as JSON. The python of requirements/guests/mistral.txt runs this file.
 
 GUEST tests/support/mistral_templates.py
 """
@@ -11,13 +11,14 @@ from mistral_common.integrations.chat_templates.chat_templates import generate_c
 from mistral_common.tokens.tokenizers.base import TokenizerVersion
 
 VERSIONS = {"v3": False, "v7": False, "v11": False, "v13": True}
-"""Version of the tokenizer -> whether its models think."""
+"""Version of the tokenizer -> whether its models reason."""
 SENTENCE_PIECE = ("v3", "v7")
-"""Versions whose first models have a vocabulary of SentencePiece. The others have Tekken's."""
+"""Versions whose first models have a vocabulary of SentencePiece. The others have a
+vocabulary of Tekken."""
 
 
 def template(version: str, *, thinks: bool) -> str:
-    """The template of a version, for text alone."""
+    """The template of a version for text without images or audio."""
     return generate_chat_template(
         spm=version in SENTENCE_PIECE,
         tokenizer_version=TokenizerVersion(version),

@@ -1,4 +1,4 @@
-"""A real MLflow tracking server of a test's own."""
+"""Starts a real MLflow tracking server for a test."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Model families: the form in which each writes turns, calls and reasoning, as its makers document it.
+"""Model families: the documented form in which each family writes turns, calls and reasoning.
 
-No model's template is copied. `template` makes each template here of a few facts: the tags of the family, how
-it writes a call, and what it does with reasoning. Tokenizers have the family's special tokens beside single
-bytes, except where `FamilyCase.real` says otherwise. Real ids are not what the tests show.
+No model's template is copied. `template` makes each template from a few facts: the tags of the family, how it
+writes a call, and what it does with reasoning. A tokenizer has the family's special tokens and single bytes,
+unless `FamilyCase.real` is true. So most token ids in tests are not the real ones.
 """
 
 from __future__ import annotations
@@ -26,43 +26,43 @@ from toy_tokenizer import (
 
 @dataclass(frozen=True)
 class FamilyCase:
-    """A family's form."""
+    """The form of a model family."""
 
     name: str
     models: str
-    """For people to read."""
+    """Names of the family's models, for people."""
     source: str
     """Where the form is documented."""
     call: str = ""
-    """What a template writes of each call; it may use `name` and `arguments`."""
+    """Template code for each call; it may use `name` and `arguments`."""
     before: str = ""
-    """What it writes before the first call."""
+    """Text before the first call."""
     after: str = ""
-    """And after the last."""
+    """Text after the last call."""
     between: str = ""
     turn: tuple[str, str] = ("<|im_start|>ROLE\n", "<|im_end|>\n")
-    """Around a message; ROLE stands for who speaks."""
+    """Text around a message; ROLE stands for the message's role."""
     assistant: str = "assistant"
     tool: tuple[str, str] | None = None
-    """Around a tool's result; None: as any message, of the role `tool`."""
+    """Text around a tool's result; None: the text around any message, with the role `tool`."""
     think: tuple[str, str] | None = None
-    """Around reasoning; None: the template writes none."""
+    """Text around reasoning; None: the template writes no reasoning."""
     drops: bool = False
-    """Reasoning of turns before the user's last word is dropped."""
+    """Whether the template drops the reasoning of turns before the user's last message."""
     strips: bool = False
-    """What is before </think> in a past turn is left out."""
+    """Whether the template omits everything before </think> in a past turn."""
     begins: str = ""
-    """What a prompt adds behind the head of the model's turn."""
+    """Text that a prompt adds after the head of the model's turn."""
     ids: str = ""
-    """A condition on ids of calls that the template insists on."""
+    """Template condition on ids of calls. If it is true, the template raises an error."""
     specials: tuple[str, ...] = ()
     eos: str = "<|im_end|>"
     head: str = ""
     model_type: str = ""
     made: Callable[[], Any] | None = field(default=None, compare=False)
-    """A tokenizer that is there already."""
+    """Returns a tokenizer that exists already, instead of one that is made from the fields above."""
     real: bool = False
-    """Whether its ids are the family's own."""
+    """Whether the tokenizer has the family's own token ids."""
 
 
 def template(family: FamilyCase) -> str:
@@ -121,7 +121,7 @@ def spoken(family: FamilyCase) -> Any:
 
 
 def _elements(head: str, end: str, key: str, value_end: str) -> str:
-    """A call as elements, its values as text, and what is not text as JSON."""
+    """Template code for a call as XML-like elements. Strings are written as text, other values as JSON."""
     return (
         f"{{{{- {head!r}.replace('NAME', name) -}}}}"
         "{%- for key, value in arguments | items -%}"
@@ -504,4 +504,4 @@ FAMILIES: tuple[FamilyCase, ...] = (
         specials=("<|im_start|>", "<|tool_call_start|>", "<|tool_call_end|>"),
     ),
 )
-"""Those of docs/models.md."""
+"""The families in docs/models.md."""

@@ -1,4 +1,4 @@
-"""Writes docs/models.md: what is shown of each model family, by the code that chooses a job's reader.
+"""Writes docs/models.md: what the code that chooses a job's reader can prove for each model family.
 
 python tests/support/models_page.py FILE
 """
@@ -124,7 +124,7 @@ READERS = {"qwen3": "hermes", "llama-3": "llama", "gpt-oss": "harmony"}
 
 
 def shown(family: FamilyCase) -> tuple[str, Proof]:
-    """The renderer that is chosen for a family, and what is shown of it."""
+    """The renderer that is chosen for a family, and its proof."""
     chosen = choose(spoken(family), family.model_type)
     assert chosen.proof is not None
     return chosen.name, chosen.proof
@@ -132,14 +132,14 @@ def shown(family: FamilyCase) -> tuple[str, Proof]:
 
 @cache
 def shown_of(real: Real) -> tuple[str, Proof]:
-    """The renderer that is chosen for a model's template, and what is shown of it."""
+    """The renderer that is chosen for a model's template, and its proof."""
     chosen = choose(real_templates.tokenizer(real), real.model_type)
     assert chosen.proof is not None
     return chosen.name, chosen.proof
 
 
 def facts(proof: Proof) -> list[str]:
-    """What is shown, a cell each."""
+    """The cells of a table's row for a proof."""
     parallel = proof.parallel and proof.results is not False
     found = (
         *(proof.call, proof.values and proof.words, proof.before, proof.reasoning, parallel),
@@ -178,12 +178,12 @@ def _table(columns: Sequence[str], lines: Iterable[str]) -> str:
 
 
 def own() -> str:
-    """The families' part of the page."""
+    """The section about families."""
     return OWN + _table(("Family", "Models", *COLUMNS, "Form", "Ids"), map(row, FAMILIES))
 
 
 def theirs() -> str:
-    """The models' part of the page."""
+    """The section about the templates that models ship."""
     table = _table(("Model", *COLUMNS, "Package", "File", "Ids"), map(real_row, REAL))
     return (
         THEIRS
@@ -197,7 +197,7 @@ def theirs() -> str:
 
 
 def turns() -> str:
-    """The part of the page about turns of models."""
+    """The section about turns of models."""
     found = Counter((turn.model, turns_of_models.judged(turn)) for turn in turns_of_models.turns())
     lines = [
         _line(model, by, *(str(found[model, how]) for how in ("right", "counted", "wrong")))

@@ -1,4 +1,4 @@
-"""A Prometheus that scrapes a whole job as the chart's PodMonitors say, and judges by the chart's rules."""
+"""A Prometheus that scrapes a whole job by the chart's PodMonitors, and evaluates the chart's rules."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SCRAPE_SECONDS = 1
 
 @dataclass(frozen=True)
 class Monitored:
-    """A job, and who watches it."""
+    """A job, and the Prometheus that scrapes it."""
 
     job: Shown
     prometheus: Prometheus
@@ -37,7 +37,7 @@ class Monitored:
 def monitored_job(
     folder: Path, *, steps: int, pace: float, scrape_seconds: int = SCRAPE_SECONDS
 ) -> Iterator[Monitored]:
-    """A job under watch, as long as the block lasts. A scrape may take as long as there is between two."""
+    """Run a job and its Prometheus until the block ends. A scrape may take a whole interval."""
     values = _values(scrape_seconds)
     with ExitStack() as stack:
         job = stack.enter_context(whole_job(folder, steps=steps, pace=pace))
@@ -54,7 +54,7 @@ def monitored_job(
 
 
 def _values(scrape_seconds: int) -> Json:
-    """Of the chart."""
+    """Values of the chart."""
     often = f"{scrape_seconds}s"
     return {
         "watchNamespaces": [NAMESPACE],
@@ -78,7 +78,7 @@ def _pods(stack: ExitStack, job: Shown, values: Json) -> Iterator[Pod]:
 
 
 def _evaluation() -> Exporter:
-    """What the coordinator of an evaluation shows: two candidates on eight rows, and a bill of nothing."""
+    """Metrics of an evaluation's coordinator: two candidates on eight rows, and an empty bill."""
     rewards = {"base": (0, 0, 1, 0, 1, 0, 0, 1), "tuned": (1, 0, 1, 1, 1, 1, 0, 1)}
     tries = {
         name: [

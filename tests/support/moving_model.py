@@ -1,4 +1,4 @@
-"""A model in bfloat16 that takes steps too small for a canary to see, and what publishes it."""
+"""A model in bfloat16 whose steps are too small for a canary to notice, and a function that publishes it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 EMBEDDING = "model.embed_tokens.weight"
 TOLERANCE = 0.2
-"""Of the canary: what bfloat16 needs, and far more than a step moves."""
+"""Tolerance of the canary: as much as bfloat16 needs, and far more than the effect of a step."""
 
 
 class MovingModel:
@@ -32,7 +32,7 @@ class MovingModel:
         self.model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16).eval()
 
     def step(self) -> None:
-        """One unit in the last place of a few elements of every tensor."""
+        """Change a few elements of every tensor by one unit in the last place."""
         import torch
 
         with torch.no_grad():
@@ -40,11 +40,11 @@ class MovingModel:
                 parameter.view(torch.int16).flatten()[::100] += 1
 
     def tensors(self) -> dict[str, Tensor]:
-        """Copies of all there are."""
+        """Copies of all parameters, by name."""
         return {name: tensor.detach().clone() for name, tensor in self.model.named_parameters()}
 
     def publish(self, by: WeightPublisher, step: int) -> WeightsManifest:
-        """What the learner would write for the model as it is."""
+        """Publish the current weights, as the learner would."""
         uri = f"file://{self.store}/{step:06d}"
         published = by.publish(FileStore(), uri, version(step), self.tensors())
         canary = Canary(tokens=CANARY_TOKENS, logprobs=score(self.model, CANARY_TOKENS), tolerance=TOLERANCE)
@@ -52,7 +52,7 @@ class MovingModel:
 
 
 def engine_digests(server: RolloutServer) -> dict[str, str]:
-    """What vLLM says that its own tensors are."""
+    """Digests of vLLM's tensors, by name, as vLLM computes them."""
     code, text = request("POST", f"{server.url}/weight_checker", json.dumps({"action": "checksum"}))
     assert code == 200, text
     return {name.rpartition(":")[2]: found for name, found in json.loads(text)["checksums"].items()}

@@ -1,6 +1,6 @@
-"""Custom resources as nobody should write them: valid manifests with a few things changed, as JSON text.
+"""Invalid custom resources: valid manifests with a few random changes, as JSON text.
 
-As text, for what is tried is more than Python could write: nested deeper than it goes, numbers beyond it.
+They are text because Python objects cannot express some of them, such as very deep nesting or huge numbers.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any, Final
 from headway_api.document import Json
 
 Position = tuple[Any, Any]
-"""A list or an object, and a key of it."""
+"""A list or an object, and an index or key of it."""
 
 DEEP: Final = "DEEP"
 FREE_FORM: Final = ("config", "contract", "args", "podTemplate")
-"""Fields whose content no schema holds."""
+"""Fields whose content has no schema."""
 RAW: Final = (
     "1e400", "-0", "99999999999999999999999", "0.1", "1e-9", '"\\ud800"', '"\\u0000"', "[[[]]]", "{}",
 )  # fmt: skip
-"""JSON that is put in unchanged."""
+"""JSON texts that are inserted unchanged."""
 ODD: Final = (
     None, True, 0, -1, 2**31, 2**63, 1.5, "", " ", "a" * 300, "x" * 20_000, "é☃\u202e", "../..", "s3://", "http://[::",
     "1" * 40, "0x10", "NaN", "9e99", "-5Gi", "null", "{{ .x }}", "$(A)", [], [None], [[]], {}, {"a": None},
@@ -31,7 +31,7 @@ ODD: Final = (
 
 
 def mutated(chance: random.Random, valid: Json) -> str:
-    """A copy with one to three changes, as text."""
+    """A copy of a valid manifest with one to three changes, as JSON text."""
     body = copy.deepcopy(valid)
     raw: dict[str, str] = {}
     for number in range(chance.randint(1, 3)):
@@ -43,7 +43,7 @@ def mutated(chance: random.Random, valid: Json) -> str:
 
 
 def _places(body: Any) -> list[Position]:
-    """Every place of the spec, however deep."""
+    """Every position in the spec, at any depth."""
     found: list[Position] = []
     waiting = [body["spec"]] if isinstance(body.get("spec"), dict) else []
     while waiting:
@@ -55,7 +55,7 @@ def _places(body: Any) -> list[Position]:
 
 
 def _free(chance: random.Random, body: Json) -> Position | None:
-    """A place of the spec whose content no schema holds; None where there is none any more."""
+    """A position in the spec whose content has no schema; None if none is left."""
     found = [(parent, key) for parent, key in _places(body) if isinstance(parent, dict) and key in FREE_FORM]
     return chance.choice(found) if found else None
 
@@ -97,7 +97,7 @@ def _nest(chance: random.Random, body: Json, raw: dict[str, str], number: int) -
 def _crowd(chance: random.Random, body: Json, raw: dict[str, str], number: int) -> None:
     free = _free(chance, body)
     in_free = free is not None and chance.random() < 0.7
-    # Of a list with a schema the API server compares each fault with every other: 50,000 take it a minute.
+    # In a list with a schema, the API server compares each fault with all others: 50,000 take a minute.
     many = chance.choice([200, 300, 5000, 50_000] if in_free else [200, 300, 5000])
     made = chance.choice([[{}] * many, [0] * many, {f"k{place}": place for place in range(many)}])
     if in_free and free is not None:

@@ -1,4 +1,4 @@
-"""What listens in a cluster: where a sandbox may try to get."""
+"""Lists everything that listens in a cluster, to which a sandbox may try to connect."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Target = tuple[str, str, int]
 
 
 def targets(kube: Any, but: str) -> dict[str, Target]:
-    """Everything in the cluster that listens, by what it is; not the pod `but` itself."""
+    """Everything that listens in the cluster, by a name, except the pod `but`."""
     dns = kube.get("services", "-n", "kube-system", "-l", "k8s-app=kube-dns")["items"][0]["spec"]["clusterIP"]
     api = kube.get("service", "kubernetes", "-n", "default")["spec"]["clusterIP"]
     found: dict[str, Target] = {

@@ -24,12 +24,12 @@ PLATFORM = OperatorConfig(images=Images(coordinator=IMAGE, broker=IMAGE, learner
 
 
 def stamp(moment: datetime) -> str:
-    """As Kubernetes writes a time."""
+    """A time in Kubernetes' format."""
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def job(name: str = "refunds", *, status: Json | None = None, **spec: Any) -> Json:
-    """A small job that nobody is warned of; `spec` replaces whole blocks."""
+    """A small job without warnings; `spec` replaces whole blocks."""
     smallest: Json = {
         "model": {"base": "hf://Qwen/Qwen3-8B"},
         "data": {"train": {"uri": "s3://b/train.jsonl"}, "validation": {"uri": "s3://b/val.jsonl"}},
@@ -67,14 +67,14 @@ FROM_MEMORY: Json = {
     "model": {"base": "hf://Qwen/Qwen3-8B", "full": {}},
     "learner": {"weights": {"backend": "nccl"}},
 }
-"""Blocks of a job whose servers take weights out of the learner's memory."""
+"""Blocks of a job whose servers read weights from the learner's memory."""
 SANDBOXED: Json = {"sandboxed": {"command": ["python3", "agent.py"]}}
 """An agent that runs in the sandbox."""
 PASSED: Json = {"preflight": {"state": "Passed", "checks": []}}
 
 
 class World:
-    """One job and its children; time moves when told to."""
+    """One job and its children. Time passes only when a test calls `later`."""
 
     def __init__(self, body: Json, platform: OperatorConfig = PLATFORM) -> None:
         self.body = body
@@ -94,7 +94,7 @@ class World:
         return self
 
     def plan(self) -> planner.Plan:
-        """What the planner says now."""
+        """The plan for the current objects."""
         objects = tuple(self.objects.values())
         seen = Observed(self.now, objects, self.refusals, self._sources(), self.namespace_ends)
         if self.budget is not None:
@@ -106,7 +106,7 @@ class World:
         return {name: known[name] for name in planner.sources(self.body) if name in known}
 
     def carry_out(self) -> planner.Plan:
-        """Plan, and let it be done as an API server without controllers would."""
+        """Make a plan and carry it out, as an API server without controllers would; returns the plan."""
         made = self.plan()
         if made.finalizer is not None:
             self.body["metadata"]["finalizers"] = [names.FINALIZER_TEARDOWN] if made.finalizer else []
@@ -120,12 +120,12 @@ class World:
         return made
 
     def _applied(self, written: Json) -> Json:
-        """The status with the operator's part as it writes it; conditions of the coordinator's stay."""
+        """The status after server-side apply of the operator's part. The coordinator's conditions stay."""
         stored = self.body["status"]
         kind = job_kind_of(self.body)
         known_status = parse_status(kind.model, {"status": stored})
         part = kind.own_part(known_status)
-        gone = part.as_object().keys() - written.keys()  # what its owner says no more is removed
+        gone = part.as_object().keys() - written.keys()  # fields that the operator no longer writes are removed
         stored = {key: value for key, value in stored.items() if key not in gone}
         own = {known.type for known in part.conditions}
         own |= {known["type"] for known in written["conditions"]}
@@ -134,7 +134,7 @@ class World:
 
     @property
     def stem(self) -> str:
-        """What the names of the job's objects begin with."""
+        """Prefix of the names of the job's objects."""
         return names.stem(self.body["kind"], self.body["metadata"]["name"])
 
     @property
@@ -143,18 +143,18 @@ class World:
         return names.FINALIZER_TEARDOWN in self.body["metadata"].get("finalizers", [])
 
     def deleted(self) -> World:
-        """The job, as after `kubectl delete`."""
+        """Mark the job as deleted, as `kubectl delete` does."""
         self.body["metadata"]["deletionTimestamp"] = stamp(self.now)
         return self
 
     def gone(self, *roles: str) -> World:
-        """The pods of these roles have ended and been removed."""
+        """Remove the pods of these roles."""
         for key in [key for key, body in self.objects.items() if key[0] == "Pod" and role_of(body) in roles]:
             del self.objects[key]
         return self
 
     def ending(self, role: str, grace: float = 30) -> Json:
-        """A pod of a role that is being deleted, and has this long to end."""
+        """Add a pod of a role that is being deleted, with `grace` seconds left to end."""
         pod = self.pod(role, phase="Running", conditions=[self.condition("Ready", True)])
         pod["metadata"]["deletionTimestamp"] = stamp(self.now + timedelta(seconds=grace))
         return pod
@@ -168,7 +168,7 @@ class World:
             self.objects[key] = wanted | {"metadata": wanted["metadata"] | metadata}
 
     def pod(self, role: str, index: int = 0, **status: Any) -> Json:
-        """Put a pod of a role there; it replaces the one of the same index."""
+        """Add a pod of a role. It replaces the pod with the same index."""
         name = f"{self.stem}-{role}-{index}"
         metadata = {
             "name": name,
@@ -188,33 +188,33 @@ class World:
         return pod
 
     def server(self, number: int, index: int = 0, **status: Any) -> Json:
-        """Put a server of a set there, ready unless told otherwise."""
+        """Add a rollout server of a set, by default a ready one."""
         status = status or {"phase": "Running", "conditions": [self.condition("Ready", True)]}
         pod = self.pod(names.ROLLOUT, 10 * number + index, **status)
         pod["metadata"]["labels"][names.LABEL_SERVER_SET] = str(number)
         return pod
 
     def wants_sets(self, *numbers: int) -> World:
-        """The coordinator says which sets of servers it needs."""
+        """Let the coordinator list the sets of servers that it needs."""
         self.body["status"]["progress"] = {"groups": 0, "serverSets": [*numbers]}
         return self
 
     def deployments(self) -> set[str]:
-        """Names of the Deployments there are."""
+        """Names of the existing Deployments."""
         return {name for kind, name in self.objects if kind == "Deployment"}
 
     def ready(self, *roles: str) -> World:
-        """A ready pod of each role."""
+        """Add a ready pod of each role."""
         for role in roles:
             self.pod(role, phase="Running", conditions=[self.condition("Ready", True)])
         return self
 
     def starting(self, role: str, index: int = 0) -> Json:
-        """A pod that runs and is not ready."""
+        """Add a pod that runs and is not ready."""
         return self.pod(role, index, phase="Running", conditions=[self.condition("Ready", False)])
 
     def waiting(self, role: str, reason: str, message: str, **container: Any) -> Json:
-        """A pod whose container cannot start."""
+        """Add a pod whose container cannot start."""
         state = {"waiting": {"reason": reason, "message": message}}
         status = {"name": role, "state": state, "ready": False, "restartCount": 0} | container
         return self.pod(
@@ -222,28 +222,28 @@ class World:
         )
 
     def unschedulable(self, role: str, message: str) -> Json:
-        """A pod that no node takes."""
+        """Add a pod that fits no node."""
         scheduled = self.condition("PodScheduled", False) | {"reason": "Unschedulable", "message": message}
         return self.pod(role, phase="Pending", conditions=[scheduled])
 
     def died(self, role: str, code: int, message: str = "", reason: str = "Error") -> Json:
-        """A pod of a Job that has ended badly."""
+        """Add a failed pod of a Job."""
         ended = {"exitCode": code, "reason": reason, "message": message}
         status = {"name": role, "state": {"terminated": ended}, "ready": False, "restartCount": 0}
         return self.pod(role, phase="Failed", containerStatuses=[status])
 
     def gave_up(self, role: str, reason: str, message: str, field: str | None = None) -> Json:
-        """A pod whose process explained why it cannot go on."""
+        """Add a failed pod whose process said in its termination message why it cannot continue."""
         words = Termination(reason=reason, message=message, field=field).model_dump_json()
         return self.died(role, PERMANENT, words)
 
     def workload_status(self, kind: str, role: str, **status: Any) -> World:
-        """What the Job or Deployment of a role says."""
+        """Set the status of a role's Job or Deployment."""
         self.objects[kind, f"{self.stem}-{role}"]["status"] = status
         return self
 
     def condition(self, kind: str, true: bool) -> Json:
-        """A condition as of now."""
+        """A condition whose last transition is now."""
         status = "True" if true else "False"
         return {"type": kind, "status": status, "lastTransitionTime": stamp(self.now)}
 

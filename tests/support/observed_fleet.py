@@ -1,6 +1,6 @@
-"""The operator's view of a fleet, without a cluster: its planner over observed worlds, its own telemetry.
+"""An operator's view of several jobs without a cluster: the real planner, and the real telemetry.
 
-One job receives its coordinator's status as it comes. The others beside it are in other states.
+One job gets the statuses that its coordinator writes. The other jobs are in different fixed states.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headway_operator.telemetry import SUCCESS, Telemetry
 
 
 class Fleet:
-    """Jobs in the cache of an operator that leads."""
+    """Jobs in the cache of an operator that is the leader."""
 
     def __init__(self, namespace: str, name: str, steps: int) -> None:
         self.world = _running(job(name, schedule={"maxSteps": steps}), namespace)
@@ -46,7 +46,7 @@ class Fleet:
         self.telemetry.reconciled(0.02, "Conflict")
 
     def coordinator_says(self, status: Json) -> JobUpdate:
-        """What its coordinator writes, and what the operator makes of it; what the coordinator hears."""
+        """Write a status as the coordinator, and reconcile; returns what the coordinator reads back."""
         began = time.monotonic()
         with self._lock:
             known = {each["type"]: each for each in self.world.body["status"].get("conditions", [])}
@@ -62,7 +62,7 @@ class Fleet:
         return JobUpdate(accelerator_seconds={Holder("learner", "nvidia.com/gpu"): 60}, grant=grant)
 
     def _share(self) -> None:
-        """Grant the job what it needs of the namespace's budget."""
+        """Share the namespace's budget, so that the job gets its grant."""
         budget = RLBudget.model_validate(self._budget)
         claims = [grants.claim(self.world.body)]
         found = grants.share(limits_of(budget.spec), budget.status, claims)
@@ -71,12 +71,12 @@ class Fleet:
         self._put(self._budget)
 
     def text(self) -> bytes:
-        """What the leading replica answers a scrape."""
+        """The leading replica's answer to a scrape."""
         with self._lock:
             return generate_latest(self.telemetry.registry)
 
     def templates(self) -> dict[str, Json]:
-        """Pod templates of the job, by the name of their owner."""
+        """Pod templates of the job, by the name of their Job or Deployment."""
         objects = self.world.objects.items()
         return {
             name: owner["spec"]["template"]
@@ -91,7 +91,7 @@ class Fleet:
 
 
 def _running(body: Json, namespace: str) -> World:
-    """A job whose every role runs, begun now."""
+    """A job in which every role runs, created now."""
     now = datetime.now(UTC)
     body["metadata"] |= {"namespace": namespace, "creationTimestamp": now.isoformat()}
     body["status"] = copy.deepcopy(PASSED)
@@ -104,7 +104,7 @@ def _running(body: Json, namespace: str) -> World:
 
 
 def _others(namespace: str) -> list[World]:
-    """A job that stalls, one that failed, a running evaluation."""
+    """A stalled job, a failed job and a running evaluation."""
     stalled = _running(job("invoices", schedule={"maxSteps": 200}), namespace)
     stalled.body["metadata"]["uid"] = "uid-of-invoices"
     reading = {"step": 12, "maxSteps": 200, "stalled": "no sandbox is to be had: 0/4 nodes are available"}

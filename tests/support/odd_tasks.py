@@ -1,4 +1,4 @@
-"""Tasks of Inspect AI with something about them. Copied to where a suite's sandbox finds it."""
+"""Unusual and faulty tasks of Inspect AI. Tests copy this file to where a suite's sandbox finds it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from inspect_ai.tool import Tool, tool
 
 LETTERS = "abcdefgh"
 DRAWN = random.sample(range(1000), 8)
-"""Each process that imports this draws its own."""
+"""Each process that imports this module draws other numbers."""
 
 
 def dataset() -> MemoryDataset:

@@ -1,4 +1,5 @@
-"""An environment whose question takes one tool call to answer. Copied to where a sandbox finds it."""
+"""An environment whose question takes one tool call to answer. Tests copy this file to where
+a sandbox finds it."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any
 from headway_sandbox.environment import Environment, Observation, Reward, Transcript, tool, user
 
 UNFINISHED = 0.25
-"""What an episode is worth that was not ended with the right answer."""
+"""Reward of an episode that did not end with the right answer."""
 
 
 class OneQuestion(Environment):

@@ -1,4 +1,4 @@
-"""One open rollout on a gateway that is served, and a client of it: its HTTP as an agent meets it."""
+"""One open rollout on a running gateway, and a client that uses its HTTP API as an agent does."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Rig:
 async def rig(
     tok: Any, *texts: str, context: int = 1000, limit: int = 8, around: Any = None
 ) -> AsyncIterator[Rig]:
-    """`around`: a middleware outside the gateway's own."""
+    """Run a gateway with one open rollout. `around`: a middleware outside the gateway's own."""
     async with AsyncExitStack() as stack:
         model = ScriptedModel(tok, texts or [ANSWER])
         places = TurnLimiter(AdaptiveSemaphore(limit))
@@ -100,7 +100,7 @@ def a_rollout(episode: str = "t0-000001-0-0", *, lenient: bool = False) -> Rollo
 
 
 def sealed(rollout: Rollout) -> EpisodeRecord:
-    """The episode's record, as the ledger would read it again."""
+    """The episode's record. Asserts that it survives being written and read as JSON."""
     session = rollout.session
     group, index, attempt = session.episode_id.rsplit("-", 2)
     task = Task(group, Purpose.TRAIN, int(index), int(attempt), {}, 11, 12, session.sampling)
