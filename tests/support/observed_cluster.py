@@ -125,7 +125,7 @@ class World:
         kind = job_kind_of(self.body)
         known_status = parse_status(kind.model, {"status": stored})
         part = kind.own_part(known_status)
-        gone = part.as_object().keys() - written.keys()  # fields that the operator no longer writes are removed
+        gone = part.as_object().keys() - written.keys()  # fields that it no longer writes are removed
         stored = {key: value for key, value in stored.items() if key not in gone}
         own = {known.type for known in part.conditions}
         own |= {known["type"] for known in written["conditions"]}

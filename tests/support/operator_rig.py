@@ -1,7 +1,7 @@
-"""The real operator as a subprocess, with the rights its chart gives it and no others, on a real API server.
+"""The real operator as a subprocess on a real API server, with only the rights that its chart gives it.
 
-The pods of a job run a shell instead of Headway's processes: what is tested is the operator. The test plays
-the coordinator where its word is needed, through the status and with its field manager.
+The pods of a job run a shell instead of Headway's processes, since only the operator is tested. The test acts
+as the coordinator: it writes the coordinator's part of the status, with the coordinator's field manager.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from headway_api.document import Json
 ROOT = Path(__file__).resolve().parents[2]
 IMAGE = os.environ.get("HEADWAY_TEST_IMAGE", "localhost/headway/testbox:1")
 API_GROUP = f"apis/{names.API_VERSION}"
-"""Where the API has jobs."""
+"""Path of the API group and version of jobs."""
 MANAGER = "headway.dev/operator-under-test"
-"""So that an operator that looks after the whole cluster leaves these jobs alone."""
+"""Manager of these jobs, so that an operator that manages the whole cluster leaves them alone."""
 DEADLINE = 90.0
 PASSED = {"state": "Passed", "checks": []}
-"""A preflight's part of the status."""
+"""The status of a preflight that has passed."""
 SMALL = {"requests": {"cpu": "5m", "memory": "16Mi"}, "limits": {"cpu": "100m", "memory": "32Mi"}}
 
 
 class Cluster(Protocol):
-    """What the cluster's own fixture offers."""
+    """The interface of the cluster's test fixture."""
 
     kubeconfig: Path
 
     def kubectl(self, *arguments: str, input: str | None = None) -> str:
-        """Run kubectl as the cluster's administrator; raises where it fails."""
+        """Run kubectl as the cluster's administrator; returns its output, and raises if it fails."""
 
 
 def wait(
     what: str, condition: Callable[[], Any], deadline: float = DEADLINE, explain: Callable[[], Any] = str
 ) -> Any:
-    """Until `condition` gives something true, which is returned."""
+    """Wait until `condition` returns something true; returns that."""
     end = time.monotonic() + deadline
     while time.monotonic() < end:
         if found := condition():
@@ -72,9 +72,9 @@ class Rig:
         self.namespace = namespace
         self.folder = folder
         self.kind = names.TRAINING_KIND
-        """Of the jobs that the methods below are about."""
+        """Kind of the jobs that the methods below use."""
         self.scripts: dict[str, str] = {}
-        """Role -> what its pods run instead of sleeping."""
+        """Role -> the script that its pods run instead of sleeping."""
         self.settings: Json = {}
         self._processes: list[subprocess.Popen[bytes]] = []
         self._kubeconfig = folder / "operator.kubeconfig"
@@ -83,25 +83,25 @@ class Rig:
 
     @property
     def evaluations(self) -> Rig:
-        """The same namespace and operators, as far as evaluations go."""
+        """A view of this rig whose methods use evaluations."""
         view = copy.copy(self)
         view.kind = names.EVAL_KIND
         return view
 
     @property
     def resource(self) -> str:
-        """What kubectl calls the jobs."""
+        """The name of the jobs' resource for kubectl."""
         return names.PLURALS[self.kind]
 
     def prepare(self) -> None:
-        """Namespace, definitions, and the rights the chart gives the operator in it."""
+        """Create the namespace, the custom resource definitions, and the operator's rights by the chart."""
         self.cluster.kubectl("create", "namespace", self.namespace)
         self.cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds"))
         self.cluster.kubectl("apply", "-f", "-", input=self.rendered("rbac.yaml", "serviceaccount.yaml"))
         self._write_kubeconfig()
 
     def rendered(self, *templates: str) -> str:
-        """Templates of the chart for this namespace alone."""
+        """Render templates of the chart for an operator that watches only this namespace."""
         folder = subprocess.run(
             ["/usr/bin/python3", str(ROOT / "hack/cluster/cluster.py"), "tools"],
             check=True, text=True, stdout=subprocess.PIPE, timeout=1200,
@@ -121,11 +121,11 @@ class Rig:
         self._kubeconfig.write_text(json.dumps(admin))
 
     def act_as_administrator(self) -> None:
-        """Operators started from now on have rights that do not go with the namespace."""
+        """Give later operators the administrator's rights, which outlive the namespace."""
         self._kubeconfig = self.cluster.kubeconfig
 
     def start(self) -> subprocess.Popen[bytes]:
-        """Another operator process; the latest one's port is `port`."""
+        """Start another operator process. `port` is the port of the latest one."""
         self.port = free_port()
         config = self.folder / f"config-{self.port}.yaml"
         config.write_text(yaml.safe_dump(self._config()))
@@ -161,12 +161,12 @@ class Rig:
         } | self.settings
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
-        """Without notice."""
+        """Kill an operator without notice."""
         process.kill()
         process.wait(timeout=10)
 
     def stop(self) -> None:
-        """End every operator, politely."""
+        """End every operator with SIGTERM."""
         for process in self._processes:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
@@ -175,11 +175,11 @@ class Rig:
         self._processes.clear()
 
     def log(self) -> str:
-        """What the latest operator wrote."""
+        """The log of the latest operator."""
         return (self.folder / f"log-{self.port}").read_text()
 
     def metric(self, line: str) -> float:
-        """Sum of the samples whose line starts with `line`; 0 where the operator does not answer yet."""
+        """Sum of the samples whose line starts with `line`; 0 if the operator does not answer yet."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
                 text = answer.read().decode()
@@ -188,7 +188,7 @@ class Rig:
         return sum(float(found.rpartition(" ")[2]) for found in text.splitlines() if found.startswith(line))
 
     def leads(self) -> bool:
-        """Whether the latest operator acts."""
+        """Whether the latest operator is the leader."""
         return self.metric("headway_operator_leader") == 1
 
     def job(self, name: str, **spec: Any) -> Json:
@@ -213,7 +213,7 @@ class Rig:
         }
 
     def apply(self, name: str, **spec: Any) -> None:
-        """kubectl apply, as a user."""
+        """Apply a job with kubectl, as a user does."""
         self.cluster.kubectl("apply", "-f", "-", input=json.dumps(self.job(name, **spec)))
 
     def run(self, name: str, **spec: Any) -> None:
@@ -224,7 +224,7 @@ class Rig:
         self.trains(name)
 
     def first_pods(self, name: str) -> None:
-        """Wait until what comes before the preflight is there."""
+        """Wait for the pods of coordinator and broker, which exist before the preflight."""
         roles = ("coordinator", "broker")
         wait("the first pods", lambda: all(self.pods(name, role) for role in roles), explain=self.log)
 
@@ -233,30 +233,30 @@ class Rig:
         wait("a job that trains", lambda: self.state(name) == "Training", explain=lambda: self.story(name))
 
     def story(self, name: str) -> str:
-        """A job's status and what the operator said, for a failed assertion."""
+        """A job's status and the operator's log, for a failed assertion."""
         return f"{json.dumps(self.get(name).get('status'), indent=1)}\n{self.log()[-3000:]}"
 
     def patch(self, name: str, spec: Json) -> None:
-        """kubectl patch, as a user."""
+        """Patch a job with kubectl, as a user does."""
         body = json.dumps({"spec": spec})
         self.cluster.kubectl("patch", self.resource, name, "-n", self.namespace, "--type=merge", "-p", body)
 
     def get(self, name: str) -> Json:
-        """The job as it is."""
+        """The job as the API server has it now."""
         return self._reader.one(API_GROUP, self.resource, name)
 
     def state(self, name: str) -> str | None:
-        """What the printer column shows."""
+        """The state in a job's status, which the printer column shows."""
         state: str | None = self.get(name).get("status", {}).get("state")
         return state
 
     def condition(self, name: str, kind: str) -> Json:
-        """A condition of a job; empty where there is none."""
+        """A condition of a job; empty if the job does not have it."""
         conditions = self.get(name).get("status", {}).get("conditions", [])
         return next((item for item in conditions if item["type"] == kind), {})
 
     def wait_true(self, name: str, kind: str) -> Json:
-        """Until a condition is true."""
+        """Wait until a condition is true; returns it."""
         return wait(
             f"{name} to be {kind}",
             lambda: (found := self.condition(name, kind)).get("status") == "True" and found,
@@ -264,7 +264,7 @@ class Rig:
         )  # type: ignore[no-any-return]
 
     def tell(self, name: str, **status: Any) -> None:
-        """Write a part of the status as the coordinator does."""
+        """Write fields of the status as the coordinator does."""
         job = self.job(name)
         body = {key: job[key] for key in ("apiVersion", "kind", "metadata")} | {"status": status}
         self.cluster.kubectl(
@@ -273,12 +273,12 @@ class Rig:
         )  # fmt: skip
 
     def children(self, name: str) -> dict[str, Json]:
-        """Everything labelled with a job's name, as kind/name."""
+        """All objects labelled with a job's name, by kind/name."""
         selector = f"{names.LABEL_JOB_NAME}={name},{names.LABEL_JOB_KIND}={self.kind}"
         return self._reader.labelled(selector)
 
     def pods(self, name: str, role: str) -> list[Json]:
-        """Pods of a role that are not on their way out."""
+        """Pods of a role that are not being deleted."""
         selector = f"{names.LABEL_JOB_NAME}={name},{names.LABEL_COMPONENT}={role}"
         found = self._reader.labelled(selector, ["Pod"]).values()
         return [item for item in found if "deletionTimestamp" not in item["metadata"]]
@@ -293,7 +293,7 @@ class Rig:
         name: str = "",
         subresource: str = "",
     ) -> bool:
-        """Whether a service account of the namespace may do something; the API server's own answer."""
+        """Ask the API server whether a service account of the namespace may do something."""
         attributes = {
             "namespace": self.namespace,
             "verb": verb,
@@ -312,7 +312,7 @@ class Rig:
         return bool(answer["status"]["allowed"])
 
     def delete(self, name: str, *options: str) -> None:
-        """kubectl delete, which waits until the job is gone."""
+        """Delete a job with kubectl, and wait until it is gone."""
         self.cluster.kubectl("delete", self.resource, name, "-n", self.namespace, "--timeout=60s", *options)
 
     def exists(self, name: str) -> bool:
@@ -320,12 +320,12 @@ class Rig:
         return self._reader.exists(API_GROUP, self.resource, name)
 
     def finalizers(self, name: str) -> list[str]:
-        """What holds a job."""
+        """The finalizers of a job."""
         found: list[str] = self.get(name)["metadata"].get("finalizers", [])
         return found
 
     def let_go(self, name: str) -> None:
-        """Take a job's finalizers off, as docs/operations.md says for a cluster without an operator."""
+        """Remove a job's finalizers, as docs/operations.md says for a cluster without an operator."""
         off = '{"metadata":{"finalizers":null}}'
         self.cluster.kubectl("patch", self.resource, name, "-n", self.namespace, "--type=merge", "-p", off)
 
@@ -339,7 +339,7 @@ class Rig:
             self.cluster.kubectl("delete", jobs.resource, "--all", "-n", self.namespace, "--timeout=60s")
 
     def remove(self) -> None:
-        """The namespace and all in it."""
+        """Remove the namespace and everything in it."""
         self.clean()
         self._reader.close()
         self.cluster.kubectl("delete", "namespace", self.namespace, "--wait=false")

@@ -1,6 +1,6 @@
-"""A host outside the cluster, as far as its pods can tell: routed to, in a network namespace of its own.
+"""A host that is outside the cluster for its pods: a network namespace on the node, which is routed to.
 
-It has an address that documentation is written with (RFC 5737), so nothing on any real network is meant.
+Its address is one for documentation (RFC 5737), so no real network has it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _listening(*, deadline_s: float) -> None:
 
 @contextmanager
 def outside_host() -> Iterator[tuple[str, int]]:
-    """Address and port of a server there that lets everyone connect. Needs root, and the node here."""
+    """Address and port of a server on that host, which accepts every connection. Needs root on the node."""
     for leftover in (("link", "delete", LINK), ("netns", "delete", NAME)):  # from a run that was killed
         subprocess.run(["ip", *leftover], check=False, capture_output=True)
     _ip("netns", "add", NAME)
@@ -62,6 +62,6 @@ def outside_host() -> Iterator[tuple[str, int]]:
             finally:
                 server.terminate()
     finally:
-        # The namespace's end goes too, and would go with the namespace, but some time later.
+        # The link would disappear with the namespace too, but only some time later.
         subprocess.run(["ip", "link", "delete", LINK], check=False)
         _ip("netns", "delete", NAME)

@@ -1,4 +1,4 @@
-"""Whether the gateway applies, refuses or lists each field of a client's request, or declares it inert."""
+"""Checks that the gateway applies, refuses or lists each field of a client's request, or calls it inert."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Model = type[Any]
 
 
 def unplaced(types: Types, request: str, body: Model, table: Table) -> list[str]:
-    """The fields and the values of a client's requests that the gateway would lose without a word.
+    """The fields and values of a client's requests that the gateway would ignore silently.
 
     Args:
         types: the client's types.
         request: the type of its whole requests.
-        body: what the gateway reads.
-        table: the fields of the request that it does not apply.
+        body: the model with which the gateway reads requests.
+        table: the fields of the request that the gateway does not apply.
     """
     places = [set(table), set(LISTED), set(INERT)]
     return sorted(set(_of(types, request, body, places, body.__name__, set())))
@@ -69,7 +69,7 @@ def fields_of(model: Model) -> dict[str, Any]:
 
 
 def places_of(model: Model) -> list[set[str]]:
-    """The sets of a part's fields that are not applied. A part that has none takes whatever comes."""
+    """The sets of a part's fields that are not applied; empty for a part that accepts any field."""
     if not issubclass(model, Block):
         return []
     return [set(model.UNREAD.refused), set(model.UNREAD.listed), set(model.UNREAD.inert)]

@@ -1,8 +1,8 @@
-"""A course of training as a test plays it: what the model says, what it is worth, what the optimizer tells.
+"""A made-up training run: the model's turns, the rewards, and the optimizer's metrics.
 
-The model learns: it answers right more and more often, wastes fewer calls, and its entropy falls. Twice its
-gradient jumps for a while, as before a collapse. Nothing is computed; the platform around it is to have
-something to show, and to judge.
+The model learns: it answers right more and more often, wastes fewer calls, and its entropy falls. Twice, its
+gradient jumps for a while, as before a collapse. Nothing is trained. The run only gives the platform
+something to show and to judge.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from headway_api.records import GroupRecord
 OF_COORDINATOR = {"timing_s/eval", "timing_s/weight_sync"}
 OF_A_FIRST_STEP = {"timing_s/start"}
 LEARNERS = {family.name for family in (*OBJECTIVE, *TRAINING, *TIMING)} - OF_COORDINATOR - OF_A_FIRST_STEP
-"""Every metric that the learner reports of each step."""
+"""Every metric that the learner reports at each step."""
 SPIKES = {*range(10, 15), *range(41, 61)}
-"""Steps whose gradient is far above that of the others, so that the signal GradientSpiking is raised."""
+"""Steps whose gradient is far above the others', so that the signal GradientSpiking is raised."""
 TOOLS = ("look_up", "count", "list_rows")
 WORDS = ("gold", "row", "case", "clerk", "since", "spring", "open", "was", "the", "and", "by", "left")
 
 
 @dataclass
 class Course:
-    """One course, of which everybody asks the state of now."""
+    """The state of one run, which model, environment and learner share."""
 
     rng: random.Random = field(default_factory=lambda: random.Random(20))
     step: int = 0
     learning_rate: float = 4e-5
-    """What is in force, after a few steps of warmup."""
+    """The learning rate in force, after a few steps of warmup."""
 
     @property
     def skill(self) -> float:
@@ -40,7 +40,7 @@ class Course:
         return 0.15 + 0.75 * (1 - math.exp(-self.step / 18))
 
     def says(self, prompt: str) -> tuple[str, str]:
-        """The model's next turn, and why it ended."""
+        """The text of the model's next turn, and its finish reason."""
         turn, luck = prompt.count("<tool_response>"), self.rng.random()
         if luck < 0.15 * (1 - self.skill):
             return "<tool_call>{oops}</tool_call><|im_end|>", "stop"
@@ -53,7 +53,7 @@ class Course:
         return " ".join(words) + ("" if cut else ".<|im_end|>"), "length" if cut else "stop"
 
     def environment(self, verb: str, body: Json) -> Json:
-        """What the sandbox answers."""
+        """The sandbox's answer to a request."""
         if verb == "reset":
             return {"messages": [{"role": "user", "content": "Handle the case."}], "tools": []}
         if verb == "tool":
@@ -63,7 +63,7 @@ class Course:
         return {"reward": 0.8 * right + 0.2 * neat, "score": right, "metrics": {"right": right, "neat": neat}}
 
     def metrics(self, step: int, groups: list[GroupRecord]) -> dict[str, float]:
-        """What the learner reports of a step; nothing of one that trained no group."""
+        """The learner's metrics of a step; empty if the step has no groups."""
         self.step = step
         if not groups:
             return {}

@@ -1,4 +1,4 @@
-"""Jobs in which something was changed, made of thin air: reports, signals and what is known at a step."""
+"""Made-up jobs in which remedies changed something: reports, signals, and what is known at a step."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ EVERY = frozenset(SignalName)
 
 
 def acting(of: RLTrainingJobSpec, **collapse: Any) -> RLTrainingJobSpec:
-    """`of` under the policy Remediate."""
+    """The spec `of` with the policy Remediate."""
     block = CollapseSpec().model_copy(update={"policy": "Remediate", **collapse})
     return of.model_copy(update={"collapse": block})
 
 
 def a_spec(**algorithm: Any) -> RLTrainingJobSpec:
-    """A job of 200 steps that may be changed."""
+    """A job of 200 steps whose policy allows remedies."""
     of = spec(loss="cispo", groupSize=8, maxStepsOffPolicy=3, **algorithm)
     return acting(of.model_copy(update={"schedule": of.schedule.model_copy(update={"max_steps": 200})}))
 
 
 def a_small_spec(steps: int = 8, **algorithm: Any) -> RLTrainingJobSpec:
-    """A job with room for a remedy, whose validations do not hold it up."""
+    """A short job with enough slots for a remedy, whose validations do not delay it."""
     of = spec(**{"groupSize": 4, "maxStepsOffPolicy": 2} | algorithm)
     schedule = of.schedule.model_copy(update={"max_steps": steps, "max_epochs": 40})
     rollout = of.rollout.model_copy(update={"max_concurrency": 64})
@@ -52,7 +52,7 @@ def verdict(
     clock: str = "step",
     read: int = 1,
 ) -> Verdict:
-    """What is so of a signal. `read`: the step that was judged last."""
+    """The verdict that a signal has a state. `read`: the step that was judged last."""
     reading = Reading(level, 0.5, 0.4, "it is 0.5")
     standing = SignalTrack(state=state, since=since, reading=reading, read=read)
     return Verdict(a_signal(name=name, clock=clock), standing)
@@ -64,7 +64,7 @@ def validated(step: int, score: float, rows: int = 12) -> Validated:
 
 
 class Story:
-    """A job as it goes on, step by step."""
+    """A job that a test continues step by step."""
 
     def __init__(self, of: RLTrainingJobSpec | None = None) -> None:
         self.spec = of or a_spec()
@@ -99,7 +99,7 @@ class Story:
         return self
 
     def _judge(self, clock: str) -> None:
-        """Have what is raised judged as it was."""
+        """Judge the signals again, with the same result as before."""
         either = "validation" if self.spec.evaluation.every_steps else "step"
         clocks = (clock, "either" if clock == either else clock)
         self.verdicts = [
@@ -108,13 +108,13 @@ class Story:
         ]
 
     def raise_(self, *names: SignalName, since: int | None = None, **how: Any) -> Story:
-        """Have these signals raised, and no others."""
+        """Raise these signals, and clear all others."""
         at = self.step if since is None else since
         self.verdicts = [verdict(name, since=at, read=self.step, **how) for name in names]
         return self
 
     def calm(self) -> Story:
-        """Have no signal raised."""
+        """Clear all signals."""
         self.verdicts = [replace(v, standing=replace(v.standing, state="Clear")) for v in self.verdicts]
         return self
 
@@ -136,7 +136,7 @@ class Story:
         )
 
     def carry_out(self, found: object, *, refused: str | None = None) -> Story:
-        """Do what was decided, or have the learner refuse it."""
+        """Carry out a decision; with `refused`, let the learner refuse it."""
         if isinstance(found, Kept):
             self.kept[found.number] = found
             return self

@@ -1,6 +1,6 @@
-"""Kubernetes' API of pods as a test plays it, for the broker: its sandboxes run a moment after they are made.
+"""A fake Kubernetes API of pods for the broker. Each sandbox runs a moment after its creation.
 
-All of them are one server of this process, each under a path of its own; what it says is the test's.
+One server in this process answers for all sandboxes, each under its own path. The test scripts the answers.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from aiohttp import web
 from headway_api.document import Json
 
 Say = Callable[[str, Json], Any]
-"""Verb and body -> what the environment answers."""
+"""Verb and body -> the environment's answer."""
 
 
 class PlayedPods:
-    """The four calls that the broker makes, without a cluster."""
+    """The four API calls that the broker needs, without a cluster."""
 
     def __init__(self, rng: random.Random, start_seconds: tuple[float, float] = (0.1, 0.4)) -> None:
         self._rng = rng
@@ -30,7 +30,7 @@ class PlayedPods:
         self._tasks: set[asyncio.Task[None]] = set()
         self._made = 0
         self.leases: dict[str, str] = {}
-        """Name of a pod -> the lease it is bound to."""
+        """Name of a pod -> the lease to which it is bound."""
 
     async def create(self, pod: Json) -> Json:
         self._made += 1
@@ -60,7 +60,7 @@ class PlayedPods:
             self._watchers.discard(queue)
 
     def lose(self, name: str) -> None:
-        """A pod goes, with whatever runs in it."""
+        """Remove a pod without notice."""
         if (pod := self._pods.pop(name, None)) is not None:
             self.leases.pop(name, None)
             self._tell("DELETED", pod)
@@ -76,7 +76,7 @@ class PlayedPods:
             queue.put_nowait((kind, pod))
 
     async def answer(self, request: web.Request, say: Say) -> web.Response:
-        """What the server in a pod says."""
+        """The answer of the server in a pod."""
         name, verb = request.match_info["pod"], request.match_info["verb"]
         if name not in self._pods:
             raise web.HTTPServiceUnavailable
@@ -94,7 +94,7 @@ class PlayedPods:
 
 @asynccontextmanager
 async def sandboxes(pods: PlayedPods, say: Say) -> AsyncIterator[Callable[[str], str]]:
-    """The servers of these pods: name of a pod -> its base URL."""
+    """Run the server of these pods; yields a function: name of a pod -> its base URL."""
 
     async def handle(request: web.Request) -> web.Response:
         return await pods.answer(request, say)

@@ -1,10 +1,10 @@
-"""What a process inside a pod can reach and do; runs there, and needs only Python's standard library:
+"""Reports what a process in a pod can reach and do. It runs in the pod, with the standard library only:
 
     kubectl exec -i POD -- python3 - TARGETS < pod_probe.py
 
-TARGETS is JSON: name -> ["tcp" | "dns", address, port]. One JSON object is printed. It says what was reached,
-whether a name resolves, and what the pod's first process may do. It also says who has leased the sandbox that
-runs here.
+TARGETS is JSON: name -> ["tcp" | "dns", address, port]. The program prints one JSON object: the targets that
+were reached, whether a name resolves, and what the pod's first process may do. In a sandbox, the object also
+has the episode that leases it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 import time
 
 PATIENCE_S = 3.0
-"""Dropped packets are never answered, so this is what a whole look costs where everything is refused."""
+"""Seconds to wait for all targets together, since dropped packets are never answered."""
 NAME = "kubernetes.default.svc.cluster.local"
 FOLDERS = ("/", "/tmp", "/etc", "/environment", "/opt/headway", "/var", "/root", "/run/headway")
 SANDBOX = ("127.0.0.1", 8080)
@@ -30,7 +30,7 @@ def question(name: str) -> bytes:
 
 
 def knock(kind: str, address: str, port: int) -> tuple[socket.socket, int] | None:
-    """A socket on its way, and the event that says it arrived; None where it is turned back at once."""
+    """A connecting socket, and the poll event of success; None if the connection is refused at once."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     knocking = socket.socket(family, socket.SOCK_STREAM if kind == "tcp" else socket.SOCK_DGRAM)
     knocking.setblocking(False)
@@ -46,7 +46,7 @@ def knock(kind: str, address: str, port: int) -> tuple[socket.socket, int] | Non
 
 
 def reached(targets: dict[str, list[object]]) -> list[str]:
-    """Those of `targets` where a connection opened, or a question was answered; all are tried at once."""
+    """The targets where a connection opened, or a DNS query was answered. All are tried at the same time."""
     poll, waiting, found = select.poll(), {}, []
     for name, (kind, address, port) in targets.items():
         if (sent := knock(str(kind), str(address), int(str(port)))) is not None:
@@ -90,7 +90,7 @@ def rights() -> dict[str, str]:
 
 
 def readable() -> list[str]:
-    """What this process can open of the pod's first: the variables it was given, and its memory."""
+    """What this process can open of the pod's first process: its environment variables, and its memory."""
     found = []
     for part in ("environ", "mem"):
         try:
@@ -102,7 +102,7 @@ def readable() -> list[str]:
 
 
 def lease() -> str | None:
-    """The episode that holds this sandbox, in its own server's words; None in any other pod."""
+    """The episode that leases this sandbox, by the sandbox's own server; None in any other pod."""
     try:
         with socket.create_connection(SANDBOX, timeout=PATIENCE_S) as server:
             server.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
@@ -114,7 +114,7 @@ def lease() -> str | None:
 
 
 def look(targets: dict[str, list[object]]) -> dict[str, object]:
-    """All of it."""
+    """Everything that the probe finds out."""
     with open("/proc/mounts") as mounts:
         places = [line.split()[1] for line in mounts]
     return {

@@ -1,6 +1,6 @@
-"""An API server of pods alone, over plain HTTP: it lists, watches, makes and deletes them.
+"""A fake API server with pods only, over plain HTTP: it lists, watches, creates and deletes them.
 
-Each pod "runs" at the next loopback address, where a test has something listen on the sandbox's port.
+Each pod "runs" at the next loopback address, where a test runs a server on the sandbox's port.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from headway_api import names
 
 @dataclass
 class PodsApi:
-    """What there is."""
+    """The pods, and the addresses that are left for new ones."""
 
     addresses: list[str]
     pods: dict[str, dict[str, Any]] = field(default_factory=dict)
     deleted: list[str] = field(default_factory=list)
     """Addresses of pods that were deleted, in order."""
     first: bytes = b""
-    """What the first watch is sent, once."""
+    """Bytes that the first watch gets, once."""
     version: int = 1
     watches: list[asyncio.Queue[dict[str, Any]]] = field(default_factory=list)
 
@@ -38,7 +38,7 @@ class PodsApi:
         return app
 
     def add(self, pod: dict[str, Any]) -> dict[str, Any]:
-        """A pod that runs at the next address, where one is left; else it stays pending."""
+        """Add a pod. It runs at the next address, or stays pending if none is left."""
         self.version += 1
         meta = pod["metadata"]
         meta |= {"uid": f"uid-of-{meta['name']}", "resourceVersion": str(self.version)}
@@ -50,7 +50,7 @@ class PodsApi:
         return pod
 
     def end(self, name: str, code: int, words: str) -> None:
-        """Have a pod's container end so."""
+        """End a pod's container with this exit code and message."""
         pod = self.pods[name]
         self.version += 1
         pod["metadata"]["resourceVersion"] = str(self.version)
@@ -93,7 +93,7 @@ class PodsApi:
 
 @asynccontextmanager
 async def served(app: web.Application, host: str, port: int) -> AsyncIterator[str]:
-    """An application at an address of this machine."""
+    """Serve an application at an address of this machine."""
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, host, port).start()
@@ -104,7 +104,7 @@ async def served(app: web.Application, host: str, port: int) -> AsyncIterator[st
 
 
 def answering(answers: dict[tuple[str, str], Any]) -> web.Application:
-    """A sandbox that answers so by (method, path): a response's arguments, or a handler."""
+    """A sandbox with these answers by (method, path): arguments of a response, or a handler."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         answer = answers.get((request.method, request.path), {"status": 404})

@@ -1,7 +1,7 @@
-"""Ports of this machine for what tests start.
+"""Chooses free ports of this machine for servers that tests start.
 
-A process may listen seconds after its port was chosen. So the kernel gives none of these to a connection,
-and no two processes of the tests hand out the same.
+A process may begin to listen only seconds after its port was chosen. So the ports lie outside the range that
+the kernel gives to connections, and no two test processes hand out the same ports.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import socket
 from typing import Final
 
 FIRST: Final = 12_000
-"""Above the ports of a control plane, and below those of node ports (30000) and of connections (32768)."""
+"""Above the ports of a control plane, and below node ports (30000) and the kernel's own range (32768)."""
 SHARE: Final = 1_000
 WORKERS: Final = 16
-"""Maximum processes of pytest-xdist; any other process takes the share after theirs."""
+"""Maximum processes of pytest-xdist. Any other process uses the share after theirs."""
 
 
 def share(worker: str | None) -> int:
-    """First port of what a process hands out. `worker`: its name at pytest-xdist (gw0, gw1, ...)."""
+    """First port of a process's share. `worker`: the process's name in pytest-xdist (gw0, gw1, ...)."""
     number = int(worker.removeprefix("gw")) if worker else WORKERS
     if number > WORKERS:
         raise ValueError(f"{worker}: there are ports for {WORKERS} workers")
@@ -31,7 +31,7 @@ _next = itertools.count(_start)
 
 
 def free_port() -> int:
-    """A port that nothing listens on, and that was not handed out for long.
+    """A port on which nothing listens, and which was not handed out for a long time.
 
     Raises:
         OSError: every port of this process's share is in use.
@@ -40,7 +40,7 @@ def free_port() -> int:
     for offset in itertools.islice(_next, SHARE):
         port = first + offset % SHARE
         with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # of one that has just ended
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # its last server may have just ended
             try:
                 probe.bind(("", port))
             except OSError:

@@ -1,4 +1,4 @@
-"""The preflight of a job over files of its own, and what it reported."""
+"""Runs the preflight of a job whose inputs are local files, and keeps its reports."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def spec(folder: Path, **blocks: Any) -> RLTrainingJobSpec:
 
 
 def safetensors(shapes: dict[str, tuple[int, ...]], padding: int = 0) -> bytes:
-    """A header, and none of the weights that it describes."""
+    """A safetensors header, without the weights that it describes."""
     entries = {
         name: {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]} for name, shape in shapes.items()
     }
@@ -54,7 +54,7 @@ def write_inputs(folder: Path) -> Path:
 
 
 class Bench:
-    """A runner and what it reported."""
+    """A preflight runner, and its reports."""
 
     def __init__(self, of: RLTrainingJobSpec) -> None:
         self.reports: list[Preflight] = []

@@ -1,4 +1,4 @@
-"""A real Prometheus of a test's own, and pods on loopback that it scrapes as a PodMonitor says."""
+"""A real Prometheus for a test, which scrapes pods on loopback as a PodMonitor says."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Pod:
     namespace: str
     name: str
     template: Json
-    """Of its Deployment or Job."""
+    """Pod template of its Deployment or Job."""
     address: str
     ready: bool = True
 
     def discovered(self, port: str) -> dict[str, str]:
-        """The labels of a target before anything is relabelled; {} where no container has this port."""
+        """The labels of a target before relabelling; empty if no container has this port."""
         labels = {
             "__meta_kubernetes_namespace": self.namespace,
             "__meta_kubernetes_pod_name": self.name,
@@ -74,7 +74,7 @@ def scrape_configs(monitor: Json, pods: list[Pod]) -> Iterator[Json]:
 
 
 def translated(monitor: Json, discovery: Callable[[str], Json]) -> Iterator[Json]:
-    """The same, with what `discovery` says of the pods that have a port of that name."""
+    """A PodMonitor in Prometheus' own configuration. `discovery`: name of a port -> its discovery block."""
     spec, own = monitor["spec"], monitor["metadata"]
     for number, endpoint in enumerate(spec["podMetricsEndpoints"]):
         config = {
@@ -101,7 +101,7 @@ def watched(monitor: Json) -> list[str]:
 
 
 def chosen(selector: Json) -> Iterator[Json]:
-    """Keep the pods that a label selector picks."""
+    """Rules that keep only the pods that a label selector selects."""
     wanted = {key: [value] for key, value in selector.get("matchLabels", {}).items()}
     for expression in selector.get("matchExpressions", ()):
         assert expression["operator"] == "In", "only In is translated"
@@ -112,7 +112,7 @@ def chosen(selector: Json) -> Iterator[Json]:
 
 
 def named(monitor: Json, port: str) -> Iterator[Json]:
-    """The labels that each sample of a target gets."""
+    """Rules for the labels that each sample of a target gets."""
     for source, target in (("namespace",) * 2, ("pod_container_name", "container"), ("pod_name", "pod")):
         yield {"source_labels": [f"__meta_kubernetes_{source}"], "target_label": target}
     for label in map(plain, monitor["spec"].get("podTargetLabels", ())):
@@ -127,7 +127,7 @@ def named(monitor: Json, port: str) -> Iterator[Json]:
 
 
 def relabelling(rule: Json) -> Json:
-    """One of a PodMonitor's, in Prometheus' spelling."""
+    """A relabelling rule of a PodMonitor, in Prometheus' spelling."""
     return {re.sub(r"[A-Z]", lambda found: f"_{found[0].lower()}", key): rule[key] for key in rule}
 
 
@@ -145,7 +145,7 @@ def exposing(text: Callable[[], bytes]) -> Iterator[str]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Scrapes are not worth a line."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
@@ -158,13 +158,13 @@ def exposing(text: Callable[[], bytes]) -> Iterator[str]:
 
 
 class Prometheus:
-    """Its HTTP API."""
+    """A client of Prometheus' HTTP API."""
 
     def __init__(self, url: str) -> None:
         self._url = url
 
     def ask(self, path: str, **parameters: str) -> Any:
-        """The `data` of an answer; AssertionError with its words where it is a refusal."""
+        """The `data` of an answer; raises AssertionError with the text of a refusal."""
         query = urllib.parse.urlencode(parameters)
         try:
             with urllib.request.urlopen(f"{self._url}/api/v1/{path}?{query}", timeout=10) as answer:
@@ -180,7 +180,7 @@ class Prometheus:
 
 @contextmanager
 def prometheus_server(folder: Path, configs: list[Json], rules: Json) -> Iterator[Prometheus]:
-    """A Prometheus that scrapes so and judges by these rules, every second."""
+    """Run a Prometheus with these scrape configurations and rules, which it evaluates every second."""
     (folder / "rules.yaml").write_text(yaml.safe_dump(rules))
     everything = {
         "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
@@ -191,7 +191,7 @@ def prometheus_server(folder: Path, configs: list[Json], rules: Json) -> Iterato
     address = f"127.0.0.1:{free_port()}"
     command = [str(cluster_command("prometheus")), f"--config.file={folder}/prometheus.yaml"]
     command += [f"--storage.tsdb.path={folder}/data", f"--web.listen-address={address}", "--log.level=warn"]
-    command += ["--storage.tsdb.retention.time=10y"]  # what is read again may be old
+    command += ["--storage.tsdb.retention.time=10y"]  # replayed records may be old
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
     try:

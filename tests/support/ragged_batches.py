@@ -1,4 +1,4 @@
-"""Random ragged batches as the learner has them, and as the rectangles that other libraries take."""
+"""Random ragged batches, in the learner's flat form and in the rectangular form of other libraries."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ EPISODE_TOKENS = 16
 class Ragged:
     """Groups of one-row episodes, flat (one entry an action token, float64) and as rectangles (B, L).
 
-    The rectangle has gaps where an environment spoke between turns, and padding behind.
+    The rectangle has gaps at observation tokens between turns, and padding at the end.
     """
 
     prompts: list[int]
-    """Of each row."""
+    """Prompt of each row."""
     row_T: Tensor
     column_T: Tensor
     new_T: Tensor
@@ -73,12 +73,12 @@ class Ragged:
         )
 
     def with_one_advantage_a_row(self) -> Ragged:
-        """The same, but that every token of a row has the advantage of its first one."""
+        """A copy in which every token of a row has the advantage of the row's first token."""
         sizes = torch.bincount(self.row_T)
         return replace(self, advantage_T=self.advantage_T[(sizes.cumsum(0) - sizes)[self.row_T]])
 
     def without_advantage(self, prompt: int) -> Ragged:
-        """The same, but that a prompt's rows have advantage 0."""
+        """A copy in which a prompt's rows have advantage 0."""
         here_T = torch.tensor(self.prompts)[self.row_T] == prompt
         return replace(self, advantage_T=self.advantage_T.masked_fill(here_T, 0.0))
 
@@ -88,13 +88,13 @@ class Ragged:
         return self.rectangle(torch.ones_like(self.advantage_T))
 
     def rectangle(self, flat_T: Tensor, gap: float = 0.0) -> Tensor:
-        """Values of tokens where they stand; `gap` where there is none."""
+        """Values of tokens at their positions in the rectangle (B, L), and `gap` at all others."""
         empty_BL = torch.full((len(self.prompts), EPISODE_TOKENS), gap, dtype=flat_T.dtype)
         return empty_BL.index_put((self.row_T, self.column_T), flat_T)
 
     def ours(self, objective: Objective) -> tuple[float, Tensor]:
-        """Loss, and its gradient by each new log-probability; as the learner has it, prompts whose advantages
-        are all 0 have no row."""
+        """The learner's loss, and its gradient by each new log-probability. As in the learner, prompts whose
+        advantages are all 0 have no row."""
         heard = {self.prompts[row] for row in self.row_T[self.advantage_T != 0].tolist()}
         rows = [row for row, prompt in enumerate(self.prompts) if prompt in heard]
         sizes = torch.bincount(self.row_T).tolist()

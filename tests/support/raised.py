@@ -1,4 +1,4 @@
-"""Signals that a test raises as it likes; the catalogue's own have their own tests."""
+"""Signals that a test can raise at will. The signals of the catalogue have tests of their own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ADVICE = "give the desk easier cases."
 
 
 def signal(name: SignalName = SignalName.NOTHING_TO_TRAIN, judge: Judge = lambda history: None) -> Signal:
-    """A signal that is raised by one reading, and cleared by one."""
+    """A signal that one reading raises, and one reading clears."""
     return Signal(
         name=name,
         judge=judge,
@@ -35,7 +35,7 @@ def signal(name: SignalName = SignalName.NOTHING_TO_TRAIN, judge: Judge = lambda
 
 
 def over_from(step: int) -> Judge:
-    """Over at this step and all that follow."""
+    """A judge that is over the threshold from this step on."""
 
     def judge(history: History) -> Reading:
         level = Level.OVER if history.now >= step else Level.CLEAR
@@ -47,12 +47,12 @@ def over_from(step: int) -> Judge:
 def verdict(
     name: SignalName = SignalName.NOTHING_TO_TRAIN, since: int = 3, state: SignalState = "Raised"
 ) -> Verdict:
-    """That a signal is in this state, since this step."""
+    """The verdict that a signal has this state since this step."""
     reading = Reading(Level.OVER, 0.0, 1.0, "0 of 4 groups had an advantage in 3 batches")
     return Verdict(signal(name), SignalTrack(state=state, since=since, reading=reading))
 
 
 def a_pause(job: Identity, now: datetime, step: int = 12) -> Pause:
-    """What a coordinator writes of a job in which there is nothing to train."""
+    """The pause that a coordinator writes for a job in which there is nothing to train."""
     found = [verdict(since=step)]
     return pause_of(job, step, found, found, now)

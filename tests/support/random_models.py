@@ -1,4 +1,4 @@
-"""Models of random weights, of any class of transformers, and rows to run through them."""
+"""Models with random weights, of any class of transformers, and rows for them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COMMON: dict[str, Any] = {
 
 
 def made(kind: str, **settings: Any) -> Any:
-    """A model of random weights, of transformers' class `kind`."""
+    """A small model with random weights, of the class of transformers that `kind` names."""
     import transformers
 
     torch.manual_seed(3)

@@ -1,4 +1,4 @@
-"""Runs a program of a test's as the ranks of one learner."""
+"""Runs a test's program as the ranks of one learner."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def run(
     processes: int,
     environ: Mapping[str, str] | None = None,
 ) -> None:
-    """Start `program` so many times, and wait for all; `folder` gets their logs.
+    """Start `program` as `processes` ranks, and wait for all of them. Their logs go to `folder`.
 
     Args:
-        environ: variables in the place of this process's own, or beside them.
+        environ: variables that are added to this process's own, or replace them.
 
     Raises:
         AssertionError: with the log of the rank that failed.

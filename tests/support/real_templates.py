@@ -1,7 +1,7 @@
 """Chat templates as models ship them, from the packages of requirements/guests/templates.in and mistral.in.
 
-None is copied here. Most are rendered with a tokenizer that has their special tokens beside single bytes.
-Where a package ships the family's vocabulary, they are rendered with that one and its own ids (`Real.ids`).
+No template is copied here. Most are rendered with a tokenizer that has their special tokens and single bytes.
+If a package ships the family's vocabulary, they are rendered with it, and so with the real ids (`Real.ids`).
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ FOLDERS: Final = {
     AXOLOTL: "axolotl/utils/chat_templates/templates",
     MILES: "miles_tito_tokenizers/templates",
 }
-"""Package -> where its templates are; Mistral's makes them (tests/support/mistral_templates.py)."""
+"""Package -> folder of its templates. Mistral's package generates them
+(tests/support/mistral_templates.py)."""
 TOKENS: Final = re.compile(
     r"<\|[^|<>\s'\"{}]{1,40}\|>|<｜[^｜<>\s]{1,40}｜>|\[/?[A-Z_]{3,24}\]|<(?:\w+_of_turn|[be]os)>"
     r"|</?(?:tool_call|think|arg_key|arg_value|minimax:tool_call|seed:\w+)>|<SPECIAL_\d+>|\]~!?b\[?|\[e~\["
     r"|<\|(?:turn|channel|tool_call)>|<(?:turn|channel|tool_call)\|>|<\|\"\|>|</?s>"
 )
-"""What templates write of special tokens."""
+"""Matches special tokens in the text of templates."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +49,13 @@ class Real:
     bos: str = ""
     model_type: str = ""
     ids: str = ""
-    """The vocabulary whose ids it is rendered with; empty: made up."""
+    """The vocabulary whose ids are used to render it; if empty, the ids are made up."""
     why: str = ""
-    """What each **no** of its row comes from, and what to do."""
+    """The cause of each **no** in its row of the table, and what to do."""
     note: str = ""
-    """What begins another row although nothing of its row is a **no**."""
+    """What begins another training row although its row of the table has no **no**."""
     parser: str = ""
-    """The reader to name where the template writes no call."""
+    """The reader to name if the template writes no calls."""
     tokens: tuple[str, ...] = ()
     """Special tokens of the model's tokenizer that its template does not write."""
 
@@ -77,7 +78,7 @@ HY3: Final = (
     *("<tool_sep:opensource>", "<tool_responses:opensource>", "</tool_responses:opensource>"),
     "<｜reasoning_mode:opensource｜>",
 )
-"""Special tokens of Hy3. Its template puts their names together."""
+"""Special tokens of Hy3, which its template composes from parts."""
 MOVES = "It moves the tools to the last user message, so another row begins there: nothing is lost."
 BEHIND = (
     "It writes the text of a turn behind the results of its calls. So a call with text before it begins "
@@ -280,12 +281,12 @@ REAL: tuple[Real, ...] = (
         "the reader and say in the prompt what tools there are.",
     ),
 )
-"""Those of docs/models.md."""
+"""The templates in docs/models.md."""
 
 
 @cache
 def _folder(name: str = "templates") -> Path:
-    """Where a guest's packages are."""
+    """The folder with a guest's installed packages."""
     [found] = guest(name).parent.parent.glob("lib/python3*/site-packages")
     return found
 
@@ -306,14 +307,14 @@ def _mistral() -> dict[str, str]:
 
 
 def text(real: Real) -> str:
-    """The template."""
+    """The text of the template."""
     if real.package == MISTRAL_COMMON:
         return _mistral()[real.file]
     return (_folder() / FOLDERS[real.package] / real.file).read_text()
 
 
 def file(name: str, guest: str = "templates") -> Path:
-    """A file of a guest's packages."""
+    """The path of a file in a guest's packages."""
     return _folder(guest) / name
 
 
@@ -322,7 +323,7 @@ MISTRAL_MODELS: Final = {
     "mistral-v3": "mistral_common/data/mistral_instruct_tokenizer_240323.model.v3",
     "mistral-v7": "mistral_common/data/mistral_instruct_tokenizer_241114.model.v7",
 }
-"""Vocabulary -> its file, which SentencePiece reads."""
+"""Vocabulary -> its file for SentencePiece."""
 VOCABULARIES: Final[Mapping[str, Callable[[], Any]]] = {
     "gpt-oss": vocabularies.gpt_oss,
     "gemma-4": lambda: vocabularies.gemma(file(GEMMA_4)),
@@ -337,7 +338,7 @@ VOCABULARIES: Final[Mapping[str, Callable[[], Any]]] = {
     "mistral-v7": lambda: vocabularies.mistral(file(MISTRAL_MODELS["mistral-v7"], "mistral")),
     "tekken": lambda: vocabularies.tekken(file("mistral_common/data/tekken_240911.json", "mistral")),
 }
-"""Name of a family's own vocabulary -> what makes a tokenizer of it, without a template."""
+"""Name of a family's own vocabulary -> a function that makes a tokenizer of it, without a template."""
 
 
 @cache

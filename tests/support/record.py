@@ -1,4 +1,4 @@
-"""What a Prometheus of the tests has scraped of jobs, kept to be asked again when they are gone."""
+"""Keeps what a Prometheus of the tests has scraped from jobs, to query it after the jobs are gone."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ DATA, ABOUT = "data", "about.json"
 
 @dataclass(frozen=True)
 class About:
-    """Of whom a record is, and of when."""
+    """Which jobs a record is about, and its time span."""
 
     begun: float
-    """Unix time, as that of the end."""
+    """Unix time of the begin; `ended` is the Unix time of the end."""
     ended: float
     training: str
     """Name of the training job."""
@@ -29,7 +29,7 @@ class About:
 
 
 def keep(home: Path, record: Path, about: About) -> None:
-    """Copy what a Prometheus that has ended left in its folder, in the place of an earlier record."""
+    """Copy the data of a Prometheus that has ended. The copy replaces an earlier record."""
     shutil.rmtree(record, ignore_errors=True)
     shutil.copytree(home / DATA, record / DATA)
     (record / ABOUT).write_text(json.dumps(asdict(about)) + "\n")
@@ -37,7 +37,7 @@ def keep(home: Path, record: Path, about: About) -> None:
 
 @contextmanager
 def replayed(record: Path) -> Iterator[tuple[Prometheus, About]]:
-    """A Prometheus that knows what was recorded, and scrapes nothing. The record stays as it is."""
+    """Run a Prometheus with a copy of the recorded data, which scrapes nothing."""
     about = About(**json.loads((record / ABOUT).read_text()))
     with tempfile.TemporaryDirectory() as place:
         shutil.copytree(record / DATA, Path(place) / DATA)
@@ -46,7 +46,7 @@ def replayed(record: Path) -> Iterator[tuple[Prometheus, About]]:
 
 
 def seen(prometheus: Prometheus, series: str, about: About, step: float = 1.0) -> tuple[float, float]:
-    """When series of a name were there first and last."""
+    """Unix times of the first and the last sample of the series with a name."""
     span = {"start": f"{about.begun}", "end": f"{about.ended}", "step": f"{step}"}
     found = prometheus.ask("query_range", query=f"count({series})", **span)["result"]
     assert found, f"the record has no {series}"

@@ -1,8 +1,8 @@
-"""What a real vLLM says on `/metrics` under load, once a second: recorded, and replayed at the same pace.
+"""Records `/metrics` of a real vLLM under load once a second, and replays them at the same pace.
 
     python tests/support/recorded_vllm.py      # record again, with the vLLM of this environment (2 minutes)
 
-Kept are the families that the dashboards show and the coordinator reads.
+The record has only the families that the dashboards show or the coordinator reads.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ ROOT = Path(__file__).resolve().parents[2]
 FILE = Path(__file__).parent / "recorded_vllm.txt.gz"
 SECONDS = 45
 AT_ONCE = 24
-"""Requests: more than the engine takes into one batch, so that some wait."""
+"""Requests at the same time: more than the engine's batch has room for, so that some wait."""
 BATCH = 16
 NEXT = "# next second\n"
 
 
 def recorded() -> list[str]:
-    """What was said, second by second."""
+    """The recorded metrics, one text for each second."""
     return gzip.decompress(FILE.read_bytes()).decode().split(NEXT)
 
 
 class Replay:
-    """The recording from now on; its last second stays."""
+    """Replays the record from now on. After its end, the last second is repeated."""
 
     def __init__(self) -> None:
         self._begun = time.monotonic()
         self._seconds = recorded()
 
     def text(self) -> str:
-        """What is said now."""
+        """The metrics of the current second."""
         at = int(time.monotonic() - self._begun)
         return self._seconds[min(at, len(self._seconds) - 1)]
 
 
 def names() -> set[str]:
-    """Families of the dashboards, and those that the coordinator reads."""
+    """The families that the dashboards show, and those that the coordinator reads."""
     from headway_coordinator.engines.concurrency import KV_USE, PREEMPTIONS, WAITING
 
     found = {KV_USE, PREEMPTIONS, WAITING}
@@ -55,13 +55,13 @@ def names() -> set[str]:
 
 
 def kept(text: str, wanted: set[str]) -> str:
-    """The lines of these families."""
+    """The lines of `text` that belong to these families."""
     chosen = re.compile(rf"(# (HELP|TYPE) )?({'|'.join(sorted(wanted))})(_total|_bucket|_count|_sum)?[{{ ]")
     return "".join(f"{line}\n" for line in text.splitlines() if chosen.match(line))
 
 
 def record() -> None:
-    """Start a server, have it sample, and write down what it says."""
+    """Start a server, let it sample, and record its metrics."""
     from rollout_server import RolloutServer, publish_adapter, version
     from tiny_model import write_model
 

@@ -1,7 +1,7 @@
-"""Metrics of episodes under SageMaker MTRL's names, counted again from the records as they lie in the store.
+"""Metrics of episodes under SageMaker MTRL's names, counted again from the stored records.
 
-It shares no code with the metrics. Every conversation is the built-in agent's: each message of the model is a
-turn of its own.
+This module shares no code with the metrics. It assumes conversations of the built-in agent, in which each
+message of the model is a turn.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from recounting import recount_module
 from headway_api.document import Json
 
 KINDS = ("unclosed", "no_name", "not_json", "arguments", "structure", "other")
-"""What may be wrong with a call."""
+"""Kinds of malformed calls."""
 REASONS = (
     *("tools", "system", "dropped", "inserted", "role", "calls", "arguments", "call_id", "whitespace"),
     *("content", "again", "cut_off", "thought", "template"),
 )
-"""Why a history may drift."""
+"""Reasons of drift."""
 
 
 def read(folder: str) -> list[Json]:
-    """Groups below a folder of the artifact store, as they lie there."""
+    """The stored groups below a folder of the artifact store."""
     paths = sorted(Path(folder.removeprefix("file://")).rglob("*.json.gz"))
     return [json.loads(gzip.decompress(path.read_bytes())) for path in paths]
 
 
 def same(found: dict[str, float], expected: dict[str, float]) -> None:
-    """Both have the same names, and the same values except for rounding."""
+    """Assert that both have the same names, and the same values except for rounding."""
     assert sorted(found) == sorted(expected)
     wrong = {name: (found[name], expected[name]) for name in found if not near(found[name], expected[name])}
     assert wrong == {}
@@ -58,13 +58,13 @@ def share(part: float, whole: float) -> float:
 
 
 def repetition(tokens: list[int]) -> float:
-    """Share of a turn's phrases of eight tokens that it has sampled before."""
+    """Share of a turn's sequences of eight tokens that occurred in the turn before."""
     phrases = [tuple(tokens[at : at + 8]) for at in range(len(tokens) - 7)]
     return sum(phrase in phrases[:at] for at, phrase in enumerate(phrases)) / len(phrases) if phrases else 0.0
 
 
 def is_cut(episode: Json) -> bool:
-    """Whether one of its turns, or all of them together, had more to say."""
+    """Whether a token limit cut one of its turns, or all of them together."""
     lengths = (turn["finish_reason"] == "length" for turn in episode["turns"])
     return bool(episode["token_limited"]) or any(lengths)
 
@@ -75,13 +75,13 @@ def is_out_of_turns(episode: Json, max_turns: int) -> bool:
 
 
 def is_out_of_context(episode: Json, max_turns: int) -> bool:
-    """Whether nothing else explains why it was truncated."""
+    """Whether an episode was truncated for no other reason than its context length."""
     other = is_cut(episode) or is_out_of_turns(episode, max_turns) or episode["timed_out"]
     return episode["outcome"] == "Truncated" and not other
 
 
 def is_answered(episode: Json) -> float:
-    """The environment's own word; without it, whether the last message is an answer."""
+    """The environment's metric `completion`; without it, 1 if the last message is an answer."""
     if "completion" in episode["metrics"]:
         return float(episode["metrics"]["completion"])
     if episode["outcome"] != "Completed" or not episode["messages"]:
@@ -95,14 +95,14 @@ def is_answered(episode: Json) -> float:
 
 
 def failures(episode: Json) -> int:
-    """Answers of tools that are errors. That to a call that could not be read is the agent's own."""
+    """Number of tool results that are errors. Answers to malformed calls are the agent's and do not count."""
     made = {call["id"] for message in episode["messages"] for call in message.get("tool_calls") or []}
     answers = [message for message in episode["messages"] if message["role"] == "tool"]
     return sum(m["content"].startswith("error: ") for m in answers if m.get("tool_call_id") in made)
 
 
 def reported(episodes: Sequence[Json]) -> dict[str, float]:
-    """Mean of each number of the environment, over the episodes that have it."""
+    """Mean of each metric of the environment, over the episodes that have it."""
     names = {name for e in episodes for name in e["metrics"]}
     return {
         name: float(np.mean([e["metrics"][name] for e in episodes if name in e["metrics"]])) for name in names
@@ -110,7 +110,7 @@ def reported(episodes: Sequence[Json]) -> dict[str, float]:
 
 
 def recounted(groups: list[Json], prefix: str, rates: str, max_turns: int) -> dict[str, float]:
-    """Metrics of a batch and of an evaluation alike."""
+    """Metrics that batches and evaluations have."""
     apart, tool = recount_module().apart, recount_module().tool
     episodes = scored(groups)
     turns = [turn for e in episodes for turn in e["turns"]]
@@ -183,7 +183,7 @@ def recounted(groups: list[Json], prefix: str, rates: str, max_turns: int) -> di
 
 
 def validated(groups: list[Json], prefix: str, ks: Iterable[int], threshold: float) -> dict[str, float]:
-    """What an evaluation reports beside: both judgments, each pass metric by every choice of k tries."""
+    """Metrics that only evaluations have, by reward and by score. Pass metrics use every choice of k."""
     within = [[e["reward"] for e in scored([group])] for group in groups]
     found = {
         f"{prefix}/reward/num_prompts": len(groups),

@@ -1,4 +1,4 @@
-"""The recount of an evaluation as a module, and a table of tries as it reads one."""
+"""Imports hack/recount_eval.py as a module, and makes a table of tries as that script reads it."""
 
 from __future__ import annotations
 

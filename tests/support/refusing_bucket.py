@@ -1,4 +1,4 @@
-"""A bucket that refuses: boto3's own client, of which every request is answered with one error."""
+"""A bucket that refuses everything: boto3's own client, with one error as the answer to every request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ERROR = "<Error><Code>{code}</Code><Message>refused</Message></Error>"
 
 
 class _Answer:
-    """As botocore's HTTP session returns it."""
+    """An answer with the attributes that botocore's HTTP session returns."""
 
     def __init__(self, status_code: int, content: bytes) -> None:
         self.status_code = status_code
@@ -22,7 +22,7 @@ class _Answer:
 
 
 def refusing_store(code: str, status: int) -> S3Store:
-    """A store of which every request is refused with S3's `code`."""
+    """A store whose every request is refused with S3's error `code`."""
     client = boto3.client(
         "s3",
         region_name="eu-test-1",

@@ -1,18 +1,18 @@
-"""Learners that are given batches and directives, each by a list of moves, in one set of processes.
+"""Runs learners in one set of processes. A list of moves gives each learner its batches and directives.
 
     RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 \
         python tests/support/remedied.py BASE_MODEL FOLDER '{"NAME": {"lora": {...}, "moves": [...]}, ...}'
 
-The learner is the product's, from the artifact store to the weights; a list stands for the coordinator.
-FOLDER/NAME.json gets the report of each step, and FOLDER/NAME holds the job. The moves:
+The learner is the real one, from the artifact store to the weights. The list replaces the coordinator.
+FOLDER/NAME.json gets the report of each step, and FOLDER/NAME has the job. The moves:
 
-    {"train": n}        batch n of the rig, as the next step.
-    {"directive": {}}   a batch without groups: `in_force`, `restore`. Its number is the next one by default.
-    {"under": {}}       what is in force of the batches from here on, by no directive to this learner.
-    {"start": {}}       the process ends and another begins, with other settings of the job. It may begin with
-                        another job's folder ("copy": NAME).
-    {"spoil": n}        a file of the checkpoint of step n is damaged; {"lose": n}: the checkpoint is gone.
-    {"short": true}     from now on there is no memory to be had; {"short": false}: there is again.
+    {"train": n} train batch n of the rig as the next step. {"directive": {}} take a step without groups:
+    `in_force`, `restore`. `number` is the next one by default. {"under": {}} set what is in force for later
+    batches, without a directive to this learner. {"start": {}} end the learner and start another one, with
+    other settings of the job. It may start with
+                        a copy of another job's store ("copy": NAME).
+    {"spoil": n}        damage a file of the checkpoint of step n; {"lose": n}: remove the checkpoint.
+    {"short": true}     report no free memory from now on; {"short": false}: report the real amount again.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ WIDE = {"rank": 8, "alpha": 16}
 
 
 def start(base: Path, folder: Path, cases: Mapping[str, Mapping[str, Any]], processes: int) -> None:
-    """Run all cases on so many ranks, and wait for them."""
+    """Run all cases on `processes` ranks, and wait for them."""
     ranks_of.run(__file__, [str(base), str(folder), json.dumps(cases)], folder, processes)
 
 
 def reports(folder: Path, name: str) -> list[StepReport]:
-    """What the learner of a case said of each step, from step 0 or the one it resumed at."""
+    """The reports of a case's learner, from step 0 or from the step at which it resumed."""
     return [StepReport.model_validate(report) for report in json.loads((folder / f"{name}.json").read_text())]
 
 
 def main() -> None:
-    """One rank."""
+    """Run one rank."""
     from headway_trainer.ranks import Ranks
     from headway_trainer.termination import end
 
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 class _Played:
-    """One case."""
+    """One case, with a method for each move."""
 
     def __init__(self, base: Path, folder: Path, name: str, settings: dict[str, Any], ranks: Any) -> None:
         self._base, self._folder, self._name, self._ranks = base, folder, name, ranks
@@ -118,7 +118,7 @@ class _Played:
         )
         before = self._model()
         self._note(self._learner.remedy(batch, self.reports[-1].version.incarnation, Stopwatch()))
-        # A model that has been replaced and is still held somewhere would fill the accelerator.
+        # A replaced model to which a reference remains would fill the accelerator's memory.
         assert before() in (None, self._model()())
 
     def under(self, in_force: dict[str, Any]) -> None:
@@ -136,7 +136,7 @@ class _Played:
         from headway_trainer import memory
 
         self._had = getattr(self, "_had", memory.host_memory)
-        # Of several ranks the last one alone: all have to know.
+        # Only the last rank has no memory. All ranks have to notice that.
         last = self._ranks.rank == self._ranks.world - 1
         memory.host_memory = (lambda root=None: 0) if short and last else self._had  # type: ignore[assignment]
 

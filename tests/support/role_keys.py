@@ -1,4 +1,4 @@
-"""The keys of the job under test, each another one: what holds the wrong one is refused."""
+"""The keys of the job under test. All differ, so that a request with the wrong key is refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHECKPOINTS: Final = KEYS[Key.CHECKPOINTS]
 
 
 def written(folder: Path, role: str) -> Path:
-    """A folder as the pods of `role` mount it."""
+    """Write the keys of `role` to a folder, as its pods mount it; returns the folder."""
     place = folder / "keys"
     place.mkdir(parents=True, exist_ok=True)
     for key in HELD_BY[role]:

@@ -1,4 +1,4 @@
-"""Servers of a job's roles over a port of this machine, as each role listens."""
+"""Serves the API of a job's role on a port of this machine, as the role itself does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headway_wire.listening import listening
 
 
 class Weights:
-    """A weight agent's server that has nothing."""
+    """A weight updater that has no weights."""
 
     def state(self, slot: str) -> WeightsState:
         return NOTHING

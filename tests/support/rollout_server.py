@@ -1,4 +1,4 @@
-"""The real rollout server over a `file://` store on ports of its own, and weights to give it.
+"""The real rollout server with a `file://` store, on free ports, and functions that publish weights for it.
 
 with RolloutServer(tmp_path, base, model={"lora": {"rank": 8, "alpha": 16}}) as server:
     server.wait_ready()
@@ -40,7 +40,7 @@ def version(step: int, incarnation: int = 0) -> PolicyVersion:
 
 
 def job_config(folder: Path, base: Path | str, **spec: Any) -> JobConfig:
-    """A job over folders; `base` is a folder or a URI, `spec` overrides blocks of the spec."""
+    """A job whose data are in folders. `base` is a folder or a URI, `spec` replaces blocks of the spec."""
     uri = base if isinstance(base, str) else f"file://{base}"
     model_block = {"base": uri, "dtype": "float32", "contextLength": 1024} | spec.pop("model", {})
     content = {
@@ -57,8 +57,8 @@ def job_config(folder: Path, base: Path | str, **spec: Any) -> JobConfig:
 
 
 def eval_config(folder: Path, base: Path, ranks: dict[str, int | None]) -> EvalConfig:
-    """An evaluation over folders. Its candidates share `base` and one set of servers; `ranks` are those of
-    their adapters, None for the base model itself."""
+    """An evaluation whose data are in folders. Its candidates share `base` and one set of servers. `ranks`:
+    name of a candidate -> rank of its adapter, None for the base model itself."""
     uri = f"file://{base}"
     spec = {
         "candidates": [{"name": name, "model": {"base": "s3://bucket/model"}} for name in ranks],
@@ -77,7 +77,7 @@ def eval_config(folder: Path, base: Path, ranks: dict[str, int | None]) -> EvalC
 
 
 class RolloutServer:
-    """The process `python -m headway_rollout`, killed with all it started when the block ends."""
+    """The process `python -m headway_rollout`, which ends with all its children when the block ends."""
 
     def __init__(
         self,
@@ -89,7 +89,8 @@ class RolloutServer:
         judge: str | None = None,
         **spec: Any,
     ) -> None:
-        """Of a training job over `base`, or of the first set of servers of `evaluation`; or of `judge`."""
+        """Start a server of a training job with the model `base`, of the first server set of `evaluation`, or
+        of the judge `judge`."""
         folder.mkdir(parents=True, exist_ok=True)
         self.config = evaluation or job_config(folder, base, **spec)
         self.log = folder / "server.log"
@@ -136,39 +137,40 @@ class RolloutServer:
 
     @property
     def url(self) -> str:
-        """vLLM."""
+        """Base URL of vLLM."""
         return f"http://127.0.0.1:{self.engine_port}"
 
     @property
     def agent_url(self) -> str:
-        """The weight agent."""
+        """Base URL of the weight agent."""
         return f"http://127.0.0.1:{self.weights_port}"
 
     @property
     def metrics_url(self) -> str:
-        """Where scrapers are let in."""
+        """Base URL of the port for scrapers."""
         return f"http://127.0.0.1:{self.metrics_port}"
 
     def tail(self, characters: int = 3000) -> str:
         return self.log.read_text(errors="replace")[-characters:]
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """What the server logged under `name`."""
+        """The server's log events called `name`."""
         lines = [line for line in self.log.read_text().splitlines() if line.startswith("{")]
         return [entry for entry in map(json.loads, lines) if entry["event"] == name]
 
     def engine_processes(self) -> list[int]:
-        """Processes of the engine's group that live."""
+        """Living processes of the engine's process group."""
         [started] = self.events("engine starting")
         return group_members(started["pid"])
 
     def front_process(self) -> int:
-        """vLLM's API server: the oldest child of the guard, which leads the group and adopts orphans."""
+        """Process id of vLLM's API server. It is the oldest child of the guard, which leads the group and
+        adopts orphans."""
         group = self.events("engine starting")[0]["pid"]
         return min(pid for pid in self.engine_processes() if pid != group and _parent_of(pid) == group)
 
     def core_process(self) -> int:
-        """vLLM's EngineCore."""
+        """Process id of vLLM's EngineCore."""
         title = b"VLLM::EngineCore"
         [found] = [
             pid
@@ -178,7 +180,7 @@ class RolloutServer:
         return found
 
     def wait_ready(self, seconds: float = 600) -> float:
-        """Wait until `/readyz` says so; the seconds it took."""
+        """Wait until `/readyz` answers 200; returns the seconds that it took."""
         started = time.monotonic()
         while time.monotonic() - started < seconds:
             if self.process.poll() is not None:
@@ -189,7 +191,7 @@ class RolloutServer:
         raise AssertionError(f"not ready within {seconds} s:\n{self.tail()}")
 
     def status(self, path: str) -> int:
-        """HTTP status of a GET on the agent; 0 where nobody listens."""
+        """HTTP status of a GET to the weight agent; 0 if nobody listens."""
         try:
             return int(request("GET", self.agent_url + path)[0])
         except (urllib.error.URLError, ConnectionError):
@@ -207,7 +209,7 @@ class RolloutServer:
         return WeightsState.model_validate_json(text)
 
     def generate(self, model: str, tokens: list[int], **sampling: Any) -> dict[str, Any]:
-        """`/inference/v1/generate`; the answer, which must be a success."""
+        """Request `/inference/v1/generate`; returns the answer, and fails unless its status is 200."""
         params = {"temperature": 1.0, "logprobs": 0, "max_tokens": 8} | sampling
         body = {"model": model, "token_ids": tokens, "sampling_params": params}
         code, text = request("POST", f"{self.url}/inference/v1/generate", json.dumps(body), TO_ROLLOUT)
@@ -216,13 +218,14 @@ class RolloutServer:
         return answer
 
     def metrics(self) -> str:
-        """vLLM's own, as text."""
+        """vLLM's own metrics, as text."""
         return request("GET", f"{self.url}/metrics", token=self.token)[1]
 
     def spent_on_requests(self) -> list[float]:
-        """Tokens of prompts, and sampled ones, by vLLM's own counters.
+        """Number of prompt tokens and of sampled tokens, by vLLM's own counters, without heartbeats.
 
-        Less those of heartbeats: of an idle vLLM the server's agent asks one token after a prompt of one.
+        A heartbeat has one prompt token and one sampled token. The weight agent sends heartbeats to an idle
+        vLLM.
         """
         shown = self.metrics()
         probes, *totals = (
@@ -236,7 +239,7 @@ class RolloutServer:
         return [total - probes for total in totals]
 
     def score(self, model: str, tokens: list[int]) -> list[float]:
-        """Log-probability vLLM gives each token but the first, one request a token."""
+        """vLLM's log-probability of each token except the first, with one request a token."""
         found = []
         for at in range(1, len(tokens)):
             answer = self.generate(
@@ -282,7 +285,7 @@ def kill(pid: int) -> None:
 
 
 def score(model: Any, tokens: list[int]) -> list[float]:
-    """Log-probability of each token but the first, by a plain forward."""
+    """Log-probability of each token except the first, by a plain forward pass."""
     import torch
 
     with torch.no_grad():
@@ -309,7 +312,7 @@ def _manifest(folder: Path, at: PolicyVersion, kind: str, logprobs: list[float])
 def publish_adapter(
     store: Path, base: Path, at: PolicyVersion, *, seed: int, rank: int = 8, scale: float = 0.2
 ) -> WeightsManifest:
-    """Write a random adapter of non-zero effect to `store` and describe it."""
+    """Write a random adapter with an effect to `store`; returns its manifest."""
     import torch
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
@@ -326,7 +329,7 @@ def publish_adapter(
 
 
 def publish_full(store: Path, at: PolicyVersion, *, seed: int, tied: bool) -> WeightsManifest:
-    """Write a whole random model to `store` and describe it."""
+    """Write a whole random model to `store`; returns its manifest."""
     import torch
     from tiny_model import write_model
     from transformers import AutoModelForCausalLM

@@ -1,4 +1,4 @@
-"""The real broker on this machine, making real pods in a namespace of the local cluster."""
+"""Runs the real broker on this machine. It creates real pods in a namespace of the local cluster."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def kubectl(kubeconfig: Path, *arguments: str, stdin: str | None = None) -> str:
 
 
 def api(http: aiohttp.ClientSession, kubeconfig: Path, namespace: str) -> Pods:
-    """Pods of a namespace with an administrator's client certificate."""
+    """A client for the pods of a namespace, with an administrator's client certificate."""
     view = json.loads(kubectl(kubeconfig, "config", "view", "--raw", "--flatten", "--minify", "-o", "json"))
     cluster, user = view["clusters"][0]["cluster"], view["users"][0]["user"]
     ca = base64.b64decode(cluster["certificate-authority-data"]).decode()
@@ -53,7 +53,7 @@ def api(http: aiohttp.ClientSession, kubeconfig: Path, namespace: str) -> Pods:
 
 def job_config(namespace: str, image: str, uid: str, *, entrypoint: str = "environment:RefundDesk",
                sandbox: dict[str, Any] | None = None) -> JobConfig:  # fmt: skip
-    """A job whose only interesting part is its environment."""
+    """A job in which only the environment matters."""
     spec = {
         "model": {"base": "s3://none/model"},
         "data": {"train": {"uri": "s3://none/train.jsonl"}},
@@ -65,9 +65,10 @@ def job_config(namespace: str, image: str, uid: str, *, entrypoint: str = "envir
 
 
 def own(kubeconfig: Path, namespace: str) -> str:
-    """A job that no operator runs, to own the pods: without an owner that exists they would be collected.
+    """Create a job that no operator manages, as the pods' owner; returns its uid.
 
-    With the account that an operator would have made for them.
+    Without an existing owner, the pods would be garbage collected. The sandboxes' service account is created
+    too.
     """
     job = {
         "apiVersion": "headway.dev/v1alpha1",
@@ -128,7 +129,7 @@ class Broker:
 async def running(
     kubeconfig: Path, config: JobConfig, *, resources: dict[str, Any] = SMALL, starting_at_once: int = 16
 ) -> AsyncIterator[Broker]:
-    """Broker for `config`; its pods stay when it ends, as when its process dies."""
+    """Run a broker for `config`. Its pods remain when it ends, as when its process is killed."""
     metrics = Metrics(config)
     kind = pods.SandboxKind(config)
     chosen = limits(kind)

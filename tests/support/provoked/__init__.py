@@ -1,4 +1,4 @@
-"""How each fault of headway_analysis.faults is provoked on a cluster, by its name."""
+"""Provocations on a cluster: how to cause each fault of headway_analysis.faults, by the fault's name."""
 
 from provoked import episodes, inputs, manifests, platform
 from provoked.provocation import Provocation

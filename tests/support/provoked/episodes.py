@@ -1,4 +1,4 @@
-"""Of the environment, its image and the agent, and of episodes and processes of a job that runs."""
+"""Faults of the environment, its image and the agent, and of episodes and processes of a running job."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 from provoked.provocation import HOST_IMAGE, ODD_MODULE, Provocation, merged
 
 TURN_LIMIT_S = 10
-"""What an episode may take where a tool hangs."""
+"""Seconds that an episode may take if a tool hangs."""
 
 
 def odd(name: str, changes: dict[str, Any] | None = None, *, trains: bool = False) -> Provocation:
-    """A job with this environment of `odd.py`, and these changes of its spec."""
+    """A job with the environment `name` of `odd.py`, and these changes of its spec."""
     mount = {"name": ODD_MODULE, "mountPath": f"/environment/{ODD_MODULE}.py", "subPath": f"{ODD_MODULE}.py"}
     template = {
         "volumes": [{"name": ODD_MODULE, "configMap": {"name": ODD_MODULE}}],
@@ -28,11 +28,11 @@ def small(role: str) -> Provocation:
 
 
 TINY = {"name": "cache", "emptyDir": {"medium": "Memory", "sizeLimit": "64Ki"}}
-"""A volume that is full at once: its limit is that of a file system of its own."""
+"""A volume in memory, which is full at once, since it is a file system of this size."""
 ON_DISK = {"name": "cache", "emptyDir": {"sizeLimit": "64Ki"}}
-"""A volume of the node's disk: only the kubelet's next look stops a process that writes more."""
+"""A volume on the node's disk. The kubelet evicts a pod that writes more only at its next check."""
 LONG_STEP = {"algorithm": {"batchSize": 128, "groupSize": 8}}
-"""Of minutes: none is taken before the kubelet has looked."""
+"""A step that takes minutes, so that the kubelet checks the volume before it ends."""
 LONG_ENOUGH = {"schedule": {"maxSteps": 8}, "evaluation": {"everySteps": 0, "atStart": False}}
 SOON_OVER = LONG_ENOUGH | {"rollout": {"timeoutSeconds": TURN_LIMIT_S}}
 

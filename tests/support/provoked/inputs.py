@@ -1,4 +1,4 @@
-"""Of rows, models and weights: what is uploaded for them, and the jobs that name it."""
+"""Faults of rows, models, weights and prices: the jobs, and the files that are uploaded for them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 from provoked.provocation import ODD, Applied, Provocation, evaluation
 
 LOST_STEP = 12
-"""Of which no checkpoint was written."""
+"""A step without a checkpoint."""
 
 
 def lose_the_checkpoint(job: Applied) -> None:
-    """Have the job, which is suspended, go on from a step whose checkpoint is not there."""
+    """Resume the suspended job at a step whose checkpoint does not exist."""
     uid = job.get()["metadata"]["uid"]
     folder = f"s3://headway/runs/{job.namespace}/{job.name}/{uid}"
     job.put(f"{folder}/latest.json", json.dumps({"step": LOST_STEP}).encode())
@@ -99,7 +99,7 @@ HALVED = {"garbled-config": "config.json", "spoilt-weights": "model.safetensors"
 
 
 def upload(bucket: Any, folder: Path) -> None:
-    """Upload everything that these jobs name, except for what is to be missing."""
+    """Upload all files that these jobs name, except for those that must be missing."""
     model = folder / "model"
     bucket.download("s3://headway/quickstart/model", model)
     odd = folder / "odd"
@@ -120,7 +120,7 @@ def upload(bucket: Any, folder: Path) -> None:
 
 
 def described_as(model: Path, copy: Path, size: str, times: int) -> None:
-    """Copy a model whose configuration has so many times a size that its weights have."""
+    """Copy a model, and multiply `size` in its configuration by `times`, so that its weights do not fit."""
     shutil.copytree(model, copy)
     config = json.loads((model / "config.json").read_text())
     config[size] *= times

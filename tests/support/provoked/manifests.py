@@ -1,4 +1,4 @@
-"""Of manifests that the API server or the operator refuses."""
+"""Faults of manifests, which the API server or the operator refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Environments with a fault each. Mounted beside the example's environment, in pods of its image."""
+"""Environments with one fault each. The file is mounted beside the example's environment in its pods."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHARE = 0.3
 
 
 class Flat(RefundDesk):  # type: ignore[misc]
-    """Has the same reward for everything."""
+    """Gives every episode the same reward."""
 
     def reward(self, transcript: Transcript) -> float:
         return 0.5
@@ -38,14 +38,14 @@ class Unjust(RefundDesk):  # type: ignore[misc]
 
 
 class NotANumber(RefundDesk):  # type: ignore[misc]
-    """Judges with what is not a number."""
+    """Returns NaN as the reward."""
 
     def reward(self, transcript: Transcript) -> float:
         return float("nan")
 
 
 class UnjustOnceCalled(RefundDesk):  # type: ignore[misc]
-    """Cannot judge an episode in which a tool was called. That of the preflight has none."""
+    """Cannot judge an episode in which a tool was called. The preflight's episode calls none."""
 
     def reward(self, transcript: Transcript) -> float:
         if transcript.calls:
@@ -64,7 +64,7 @@ class Hanging(RefundDesk):  # type: ignore[misc]
 
 
 class HangingAtTimes(RefundDesk):  # type: ignore[misc]
-    """Has a tool that never returns in one of three calls or so."""
+    """Has a tool that never returns in about a third of its calls."""
 
     @tool
     def get_case(self, case_id: str) -> dict[str, str]:

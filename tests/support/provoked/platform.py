@@ -1,4 +1,4 @@
-"""Of what a job needs around it: store, network, credentials, quotas and nodes."""
+"""Faults of what a job needs from its surroundings: store, network, credentials, quotas and nodes."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ NOWHERE = {"headway.example/no-such": "node"}
 
 
 def secret(**keys: str) -> Json:
-    """A Secret of the store's keys, instead of the right one."""
+    """A Secret with these store keys, which replaces the right Secret."""
     return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "objects"}, "stringData": keys}
 
 
 def quota(name: str, **hard: str) -> Json:
-    """A ResourceQuota of the job's namespace."""
+    """A ResourceQuota for the job's namespace."""
     named = {key.replace("_", "."): value for key, value in hard.items()}
     body = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": name}}
     return body | {"spec": {"hard": named}}
 
 
 def placed(role: str, **spec: Any) -> Json:
-    """Changes that put these fields into the pod template of a role."""
+    """Changes of the spec that set fields in the pod template of a role."""
     return {role: {"podTemplate": {"spec": spec}}}
 
 
@@ -48,7 +48,7 @@ WALL: Json = {
         ],
     },
 }
-"""Names and the API server, and nothing else."""
+"""A policy by which the coordinator reaches only DNS and the API server, but no store."""
 
 PROVOKED: dict[str, Provocation] = {
     "no-bucket": Provocation({"output": {"uri": "s3://no-such-bucket/runs"}}),

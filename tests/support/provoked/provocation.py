@@ -1,4 +1,4 @@
-"""What is done to a cluster so that a fault shows, and what a job is made of that has none."""
+"""Definition of a provocation, which causes one fault on a cluster, and blocks of a valid job."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from headway_api.document import Json
 from headway_api.names import EVAL_KIND, TRAINING_KIND
 
 ODD: Final = "s3://headway/odd"
-"""Folder of what is uploaded for faults."""
+"""Folder of the files that are uploaded for faults."""
 ODD_MODULE: Final = "odd"
-"""Name of the module of `odd.py`, and of the ConfigMap that holds it."""
+"""Name of the module in `odd.py`, and of the ConfigMap with its source."""
 HOST_IMAGE: Final = "@coordinator"
-"""Stands for an image that is there, and that no environment is in."""
+"""Stands for an existing image that contains no environment."""
 STORE: Final = "http://objects.headway-demo.svc:7070"
 
 
 class Applied(Protocol):
-    """A job that was applied, and what may be done to it."""
+    """A job that was applied, with the operations that a provocation may use."""
 
     @property
     def namespace(self) -> str: ...
@@ -28,7 +28,7 @@ class Applied(Protocol):
     def name(self) -> str: ...
 
     def get(self) -> Json:
-        """The job as it is."""
+        """The job as the API server has it now."""
 
     def patch(self, change: Json) -> Json:
         """Merge a change into the job."""
@@ -38,26 +38,26 @@ class Applied(Protocol):
 
 
 def nothing_more(job: Applied) -> None:
-    """The job as applied is enough."""
+    """Do nothing: the job as applied shows the fault."""
 
 
 @dataclass(frozen=True)
 class Provocation:
-    """A job that is valid except for `changes`, and what is around it."""
+    """A job that is valid except for `changes`, and the objects around it."""
 
     changes: Mapping[str, Any] = field(default_factory=dict)
-    """Merged over the valid spec; None removes."""
+    """Merged over the valid spec; None removes a field."""
     kind: str = TRAINING_KIND
     name: str = ""
-    """The job's name where it matters; otherwise the fault's."""
+    """The job's name, if the fault depends on it; by default the fault's name."""
     beside: Sequence[Json] = ()
-    """Objects that are made in its namespace before; they are in the way of every other job there."""
+    """Objects that are created in the namespace before the job. They would disturb other jobs there."""
     edit: Mapping[str, Any] | None = None
-    """Merged over the spec once the job is there: the edit is what is refused."""
+    """Merged over the spec once the job exists. The API server refuses this edit."""
     then: Callable[[Applied], None] = nothing_more
-    """Done once the job is there."""
+    """Called once the job exists."""
     trains: bool = False
-    """Whether learner and servers come up for it."""
+    """Whether the job's learner and servers start."""
 
     @property
     def alone(self) -> bool:
@@ -66,12 +66,12 @@ class Provocation:
 
 
 def evaluation(changes: Mapping[str, Any], **more: Any) -> Provocation:
-    """Of an RLEvalJob."""
+    """A provocation with an RLEvalJob."""
     return Provocation(changes, kind=EVAL_KIND, **more)
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Json:
-    """`base` with `changes` laid over it, mapping by mapping; None removes."""
+    """`base` with `changes` merged over it recursively; None removes a key."""
     result = dict(base)
     for key, value in changes.items():
         old = result.get(key)
@@ -88,7 +88,7 @@ LITTLE: Final[Json] = {
     "requests": {"cpu": "20m", "memory": "256Mi"},
     "limits": {"cpu": "2", "memory": "4Gi"},
 }
-"""Of learner and servers. They ask for little, so that all jobs that are provoked together fit a node."""
+"""Resources of learner and servers. They request little, so that jobs of one round fit a node."""
 SMALL: Final[Json] = {
     "algorithm": {"batchSize": 2, "groupSize": 4},
     "schedule": {"maxSteps": 1},
@@ -99,7 +99,7 @@ SMALL: Final[Json] = {
     "preflight": {"episodes": 0},
     "tracking": None,
 }
-"""What keeps a job cheap."""
+"""Blocks that make a training job small."""
 EVALUATED: Final[Json] = {
     "candidates": None,
     "evaluation": {"maxRows": 2},
@@ -108,4 +108,4 @@ EVALUATED: Final[Json] = {
     "gate": None,
     "tracking": None,
 }
-"""The same of an evaluation; `changes` name its candidates."""
+"""Blocks that make an evaluation small. A provocation's `changes` name its candidates."""

@@ -1,4 +1,4 @@
-"""What jobs ask of a node, and what is left on it: whether so many jobs together fit is arithmetic."""
+"""Adds up what jobs request from a node and what is left on it, to tell how many jobs fit together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headway_api.document import Json
 from provoked.provocation import merged
 
 ENDED = ("Succeeded", "Failed")
-"""Phases of pods that hold nothing any more."""
+"""Phases of pods that no longer use resources."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Resources:
         return Resources(self.cpu * times, self.memory * times)
 
     def holds(self, other: Resources) -> bool:
-        """Whether the other fits into it."""
+        """Whether `other` fits into these resources."""
         return other.cpu <= self.cpu and other.memory <= self.memory
 
     def larger(self, other: Resources) -> Resources:
-        """The larger of each."""
+        """The maximum of both, for CPU and memory separately."""
         return Resources(max(self.cpu, other.cpu), max(self.memory, other.memory))
 
     def __str__(self) -> str:
@@ -47,12 +47,13 @@ class Resources:
 
 
 def resources_of(quantities: Mapping[str, Any]) -> Resources:
-    """Of requests, or of what a node has."""
+    """The resources in a container's requests, or in a node's capacity."""
     return Resources(parse_quantity(quantities.get("cpu", 0)), parse_quantity(quantities.get("memory", 0)))
 
 
 def asked(spec: Mapping[str, Any]) -> Resources:
-    """What a pod asks for: all its containers together, or more where an init container before them does."""
+    """What a pod requests: the sum of its containers, or the request of an init container if that is
+    larger."""
 
     def of(container: Mapping[str, Any]) -> Resources:
         return resources_of(container.get("resources", {}).get("requests", {}))
@@ -66,7 +67,7 @@ def asked(spec: Mapping[str, Any]) -> Resources:
 
 
 def left(node: Json, pods: Iterable[Json]) -> Resources:
-    """What the only node has left beside these pods, those included that still wait for it."""
+    """What the only node has left besides these pods, pending ones included."""
     found = resources_of(node["status"]["allocatable"])
     for pod in pods:
         if pod["status"].get("phase") not in ENDED:
@@ -75,7 +76,7 @@ def left(node: Json, pods: Iterable[Json]) -> Resources:
 
 
 def of_a_job(spec: Mapping[str, Any], defaults: Mapping[str, Any]) -> Resources:
-    """The most that a job asks for, with all sandboxes it may have. `defaults`: the chart's, role by role."""
+    """The maximum that a job requests, with all its sandboxes. `defaults`: the chart's resources by role."""
     sandbox = spec["environment"]["sandbox"]
     wished = {role: spec.get(role, {}).get("resources", {}) for role in ("learner", "rollout")}
     wished["sandbox"] = sandbox.get("resources", {})
@@ -85,5 +86,5 @@ def of_a_job(spec: Mapping[str, Any], defaults: Mapping[str, Any]) -> Resources:
 
 
 def _requests(default: Json, wish: Mapping[str, Any]) -> Json:
-    """As the operator merges them: a wish for a limit alone is a wish for the request too."""
+    """Requests as the operator merges them: a limit without a request is also the request."""
     return merged(default["requests"], dict(wish.get("limits", {})) | dict(wish.get("requests", {})))

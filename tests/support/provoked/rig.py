@@ -1,4 +1,4 @@
-"""Provokes faults on a cluster, many at a time, and keeps what was seen of each."""
+"""Provokes faults on a cluster, several at the same time, and records what each job showed."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from provoked.provocation import EVALUATED, ODD_MODULE, SMALL, STORE, Provocatio
 from provoked.resources import Resources, left, of_a_job
 
 AT_ONCE: Final = 4
-"""Jobs together. A node of two cores holds them beside the platform: test_provoked_resources.py adds up."""
+"""Jobs at the same time. A node with two cores has room for them: test_provoked_resources.py adds up."""
 TRAINING: Final = 2
-"""Jobs together for which learner and servers come up: they use the cores, whatever they ask for."""
+"""Jobs at the same time whose learner and servers start, since these use the cores whatever they request."""
 ASKED: Final = of_a_job(SMALL, RESOURCES)
-"""The most that one of them asks for."""
+"""The maximum that one job requests."""
 ROOM_S: Final = 180
-"""Longest that pods of earlier jobs take to go."""
+"""Maximum seconds until the pods of earlier jobs are gone."""
 PATIENCE_S: Final = 180
-"""Longer than any fault takes on a busy machine, beyond its own time."""
+"""Additional seconds that a fault may take on a busy machine."""
 GONE_S: Final = 90
 SETTLED_S: Final = 5
-"""After so long nothing more is said of a job that has ended."""
+"""Seconds after which nothing more is reported about a job that has ended."""
 LOOK_S: Final = 0.4
 MERGE: Final = "application/merge-patch+json"
 Faults = Mapping[str, tuple[Fault, Provocation]]
-"""What to provoke, by the fault's name."""
+"""Name of a fault -> the fault and its provocation."""
 MODULE: Final[Json] = {
     "apiVersion": "v1",
     "kind": "ConfigMap",
@@ -50,27 +50,27 @@ MODULE: Final[Json] = {
 
 @dataclass
 class Seen:
-    """What was seen of a fault."""
+    """What a provoked job showed."""
 
     answer: str = ""
-    """What the API server answered."""
+    """The message in the API server's answer."""
     status: int = 0
     exists: bool = False
-    """Whether the API server has taken the job."""
+    """Whether the API server accepted the job."""
     job: Json = field(default_factory=dict)
-    """As it was when it said what is wrong, or when time was up."""
+    """The job when its status named the fault, or when the time was up."""
     events: list[Json] = field(default_factory=list)
-    """Of the job."""
+    """The job's events."""
     seconds: float = 0.0
-    """From the job's creation until it said what is wrong."""
+    """Seconds from the job's creation until its status named the fault."""
     roles: set[str] = field(default_factory=set)
-    """Roles of its pods at that time."""
+    """Roles of the pods that the job has had until then."""
     left: list[str] = field(default_factory=list)
-    """Pods of a job that failed, once they had time to go."""
+    """Pods that a failed job still had after `GONE_S` seconds."""
     logs: list[str] = field(default_factory=list)
-    """Last logs that the store keeps of a job that failed."""
+    """Names of the logs in the store, for a job that failed."""
     error: str = ""
-    """Why nothing was seen."""
+    """The error because of which nothing was recorded."""
 
     def condition(self, kind: str) -> Json:
         """The condition of this type, or an empty one."""
@@ -79,7 +79,7 @@ class Seen:
 
 
 class Server:
-    """The API server, as its administrator asks it."""
+    """A client of the API server with an administrator's rights."""
 
     def __init__(self, kubeconfig: str) -> None:
         self._api: Any = config.new_client_from_config(kubeconfig)
@@ -87,7 +87,7 @@ class Server:
     def ask(
         self, method: str, path: str, body: Json | None = None, kind: str = "application/json"
     ) -> tuple[int, Json]:
-        """Status and answer."""
+        """Send a request; returns the status and the JSON of the answer."""
         headers = {"Content-Type": kind, "Accept": "application/json"}
         try:
             answer = self._api.call_api(
@@ -115,21 +115,21 @@ def path(kind: str, namespace: str, name: str = "") -> str:
 
 
 class FaultRig:
-    """Where faults are provoked: namespaces with the store's credentials in them."""
+    """Provokes faults in namespaces that have the store's credentials."""
 
     def __init__(self, bench: Any, bucket: Any, secret: Json, prefix: str) -> None:
-        """`secret`: the store's keys as another namespace has them."""
+        """`secret`: the Secret with the store's keys in another namespace."""
         self.server = Server(str(bench.kube.kubeconfig))
         self.bucket = bucket
         self.over = threading.Event()
-        """Set once nobody waits for what is seen."""
+        """Set once nobody waits for the results any more."""
         self._bench = bench
         self._secret = secret
         self._prefix = prefix
         self._namespaces: set[str] = set()
 
     def namespace(self, name: str, beside: Iterable[Json] = ()) -> str:
-        """A namespace with these objects; theirs replace ours of the same name."""
+        """Create a namespace with these objects, which replace the rig's own objects of the same names."""
         full = f"{self._prefix}-{name}"
         if full in self._namespaces:
             return full
@@ -156,7 +156,7 @@ class FaultRig:
         return found
 
     def all(self, faults: Faults) -> dict[str, Seen]:
-        """What was seen of each: those at apply first, then those that use the cores, then the others."""
+        """Provoke all faults: first those at apply, then those that use the cores, then the others."""
         places = {fault.name: self._place(fault, how) for fault, how in faults.values()}
         quick = {name for name, (fault, _) in faults.items() if fault.stage is Stage.APPLY}
         trains = {name for name, (_, how) in faults.items() if how.trains}
@@ -169,23 +169,23 @@ class FaultRig:
         return seen
 
     def _together(self, faults: Faults, places: Mapping[str, str], at_once: int) -> dict[str, Seen]:
-        """What was seen of each, so many at a time. Those that take longest begin first."""
+        """Provoke faults, `at_once` at the same time. Those that take longest begin first."""
         order = sorted(faults, key=lambda name: -faults[name][0].seconds)
         with ThreadPoolExecutor(at_once) as threads:
             found = {name: threads.submit(self._seen, *faults[name], places[name]) for name in order}
             try:
                 return {name: each.result() for name, each in found.items()}
-            except BaseException:  # where somebody interrupts it, nobody waits for the rest
+            except BaseException:  # after an interrupt, nobody waits for the rest
                 self.over.set()
                 for each in found.values():
                     each.cancel()
                 raise
 
     def _await_resources(self, wanted: Resources) -> None:
-        """Wait until the node has so much room: pods of earlier tests may still be going.
+        """Wait until the node has these resources left, since pods of earlier tests may still be ending.
 
         Raises:
-            RuntimeError: it has not. A job that waits for the node would say so instead of its fault.
+            RuntimeError: it has not. A job that waits for the node would report that instead of its fault.
         """
         ends = time.monotonic() + ROOM_S
         while not (found := self._free_resources()).holds(wanted):
@@ -195,7 +195,7 @@ class FaultRig:
         print(f"room: {found}; jobs together: {wanted}", flush=True)
 
     def _free_resources(self) -> Resources:
-        """What is left on the node. There is one."""
+        """The resources that are left on the only node."""
         (node,) = self.server.ask("GET", "/api/v1/nodes")[1]["items"]
         return left(node, self.server.ask("GET", "/api/v1/pods")[1]["items"])
 
@@ -220,7 +220,7 @@ class FaultRig:
             )
 
     def close(self) -> None:
-        """Let everything go."""
+        """Delete the namespaces, and close the client."""
         gone = ("--timeout=180s", "--ignore-not-found")
         self._bench.kube.run("delete", "namespace", *sorted(self._namespaces), *gone, timeout_s=200)
         self.server.close()
@@ -242,7 +242,7 @@ class ProvokedJob:
         self.seen = Seen()
 
     def run(self) -> Seen:
-        """Provoke it, and look until it is seen or its time is up."""
+        """Provoke the fault, and watch the job until it shows the fault or its time is up."""
         seen, kind = self.seen, self._how.kind
         query = "?" + urlencode({"fieldValidation": "Strict", "fieldManager": "kubectl"})
         began = time.monotonic()
@@ -272,7 +272,7 @@ class ProvokedJob:
         return seen
 
     def _look(self) -> bool:
-        """Whether it is seen now."""
+        """Read the job; returns whether its status and events show the fault now."""
         fault, seen = self._fault, self.seen
         seen.job = self.get()
         fields = urlencode({"fieldSelector": f"involvedObject.uid={seen.job['metadata']['uid']}"})
@@ -295,14 +295,14 @@ class ProvokedJob:
         return f"/api/v1/namespaces/{self.namespace}/pods?{label}"
 
     def _pods_gone(self) -> list[Json]:
-        """The job's pods that are left once they had time to go."""
+        """The job's pods that still exist after `GONE_S` seconds."""
         ends = time.monotonic() + GONE_S
         while (left := self._pods()) and time.monotonic() < ends and not self._over.is_set():
             time.sleep(2 * LOOK_S)
         return left
 
     def clear(self) -> None:
-        """Delete the job and see that its pods go: the next job has the room that they had."""
+        """Delete the job and its pods, so that the next job gets their resources."""
         self._server.ask("DELETE", self._path)
         ends = time.monotonic() + GONE_S
         while self._pods() and time.monotonic() < ends and not self._over.is_set():
@@ -310,11 +310,11 @@ class ProvokedJob:
             time.sleep(LOOK_S)
 
     def get(self) -> Json:
-        """As it is now."""
+        """The job as the API server has it now."""
         return self._server.ask("GET", self._path)[1]
 
     def patch(self, change: Json) -> Json:
-        """As it is after the change."""
+        """Merge a change into the job; returns the changed job."""
         return self._server.ask("PATCH", self._path, change, MERGE)[1]
 
     def put(self, uri: str, content: bytes) -> None:
