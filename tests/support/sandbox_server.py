@@ -65,7 +65,7 @@ class Counter(Environment):
 
 
 class Server:
-    """A server, and what a coordinator asks of it."""
+    """A sandbox pod's server, and the requests that a coordinator sends to it."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Server:
         self.folder = folder
         self.variables = variables or {}
         self.beside: subprocess.Popen[bytes] | None = None
-        """Its runner, where that is not a child of its own."""
+        """The runner's process, if it is not the server's child."""
         self.port = free_port()
         env = {
             **self.variables,
@@ -100,7 +100,7 @@ class Server:
 
     @property
     def log(self) -> str:
-        """What it wrote to its standard error, as the pod's log has it."""
+        """The server's standard error, which a pod's log would hold."""
         return (self.folder / "server.log").read_text()
 
     def close(self) -> None:

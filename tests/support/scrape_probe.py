@@ -1,9 +1,9 @@
-"""The answers that a scraper in a pod receives; runs there, and needs only Python's standard library:
+"""Finds out what a scraper in a pod receives. It runs in that pod, with only Python's standard library:
 
     kubectl exec -i POD -- python3 - TARGETS < scrape_probe.py
 
-TARGETS is JSON: name -> address of a /metrics. One JSON object is printed: name -> names of the metric
-families there, or null where nothing answers.
+TARGETS is JSON: name -> address of a /metrics. The program prints one JSON object: name -> names of the
+metric families there, or null if nothing answers.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 PATIENCE_S = 8.0
-"""Dropped packets are never answered, so this is what a refusal costs; all targets are asked at once."""
+"""How long to wait for an answer. A dropped packet gets none, so each refusal takes this long.
+
+All targets are asked at once.
+"""
 
 
 def scrape(url: str) -> list[str] | None:
-    """Names of the families that an address shows."""
+    """Return the names of the metric families that an address serves; None if it does not answer."""
     try:
         with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
             lines = answer.read().decode().splitlines()
@@ -28,7 +31,7 @@ def scrape(url: str) -> list[str] | None:
 
 
 def scrape_all(targets: dict[str, str]) -> dict[str, list[str] | None]:
-    """What each target answers."""
+    """Return what `scrape` finds at each target."""
     with ThreadPoolExecutor(len(targets)) as threads:
         return dict(zip(targets, threads.map(scrape, targets.values()), strict=True))
 

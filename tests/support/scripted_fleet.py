@@ -24,7 +24,7 @@ def manifest(step: int) -> WeightsManifest:
 
 
 class Servers:
-    """Rollout servers that a test can make fail."""
+    """Rollout servers that a test can cause to fail."""
 
     def __init__(self) -> None:
         self.engines: list[Scripted] = []

@@ -1,4 +1,4 @@
-"""A small job over scripted servers: its model calls a tool and then answers, or says what a test wants."""
+"""A small job over scripted servers. Its model calls a tool and then answers, or says what a test wants."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ CALL = '<tool_call>\n{"name": "look_up", "arguments": {"key": "x"}}\n</tool_call
 ANSWER = "It is gold.<|im_end|>"
 
 Speak = Callable[[str], tuple[str, str]]
-"""Prompt -> what the model says, and vLLM's finish reason."""
+"""Maps a prompt to what the model says and vLLM's finish reason."""
 
 
 def job(folder: Path, **fields: Any) -> JobConfig:
-    """Two steps of two groups on a folder with data and a tokenizer. `fields` of the spec take the place of
-    those here."""
+    """Return a job of two steps of two groups, on a folder with data and a tokenizer.
+
+    `fields` replace fields of its spec.
+    """
     model = tokenizer(folder / "model", QWEN3_TEMPLATE)
     model.save_pretrained(folder / "model")
     (folder / "model" / "config.json").write_text(json.dumps({"max_position_embeddings": 512}))
@@ -49,12 +51,12 @@ def job(folder: Path, **fields: Any) -> JobConfig:
 
 
 def call_then_answer(prompt: str) -> tuple[str, str]:
-    """Calls a tool, and answers once it has said something."""
+    """Call a tool in the first turn; answer once the tool has replied."""
     return (ANSWER if "tool_response" in prompt else CALL), "stop"
 
 
 def speaking_engine(folder: Path, speak: Speak = call_then_answer) -> Scripted:
-    """A vLLM whose model says what `speak` does."""
+    """Return a scripted vLLM whose model says what `speak` returns."""
     tok = tokenizer(folder / "engine", QWEN3_TEMPLATE)
 
     def generate(body: Any) -> Any:
@@ -72,7 +74,7 @@ def speaking_engine(folder: Path, speak: Speak = call_then_answer) -> Scripted:
 
 
 async def until_ready(running: asyncio.Task[None], port: int) -> None:
-    """Return once the coordinator on that port hears its learner; raise what it ended with."""
+    """Return once the coordinator on that port answers its learner. Raise its error if it ends before."""
     headers = {"Authorization": f"Bearer {TO_COORDINATOR}"}
     async with aiohttp.ClientSession(headers=headers) as http:
         while not running.done():

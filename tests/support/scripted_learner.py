@@ -1,10 +1,10 @@
 """A learner that trains nothing: it takes batches and reports steps over the real API, with the same weights.
 
-It does what a directive asks for as far as records go. What is in force is in its reports, and it goes back
-to the first step named whose checkpoint is there. `refuses` has it refuse some.
+It follows a directive in its records only. Its reports state the settings in force. To restore, it goes back
+to the first step named whose checkpoint is there. `refuses` makes it refuse some directives.
 
-Every step is durable before it is announced: checkpoint report, `latest.json`, `steps/`, and only then the
-word to the coordinator.
+Every step is durable before the coordinator hears of it. The learner writes the checkpoint report,
+`latest.json` and `steps/`, and only then reports the step.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from headway_api.store import Store
 
 
 def trained_tokens(group: GroupRecord) -> int:
-    """Tokens of a group's rows; none where its rewards are all alike."""
+    """Return the tokens of a group's rows; 0 if its rewards are all equal."""
     if len({episode.reward for episode in group.scored}) <= 1:
         return 0
     return sum(len(row.tokens) for episode in group.scored for row in episode.rows)
 
 
 class ScriptedLearner:
-    """Blocking nothing: every call is a coroutine."""
+    """A learner that trains nothing. It never blocks: every call is a coroutine."""
 
     def __init__(
         self,
@@ -45,18 +45,18 @@ class ScriptedLearner:
         self._layout = layout
         self._publish = publish
         self.metrics: Callable[[int, list[GroupRecord]], dict[str, float]] = lambda step, groups: {}
-        """What it reports of a step, beside its number."""
+        """Returns the metrics that the learner reports for a step."""
         self.clock: Callable[[], float | None] = lambda: None
-        """When it says that a step ended."""
+        """Returns the time at which the learner says that a step ended."""
         self.counted: Callable[[GroupRecord], int] = trained_tokens
-        """Tokens of a group that it says it trained."""
+        """Returns how many tokens of a group the learner says it trained."""
         self.batches: list[Batch] = []
         self.in_force = InForce()
         self.refuses: Callable[[Directive], bool] = lambda directive: False
         self.finished: Finished | None = None
 
     def resume(self) -> StepReport:
-        """The newest durable step; writes step 0 where there is none."""
+        """Return the report of the newest durable step; write step 0 if there is none."""
         try:
             step = json.loads(self._store.get(self._layout.latest))["step"]
         except KeyError:
@@ -66,7 +66,7 @@ class ScriptedLearner:
         return report
 
     def does(self, batch: Batch) -> dict[str, Any]:
-        """Do what a batch asks for besides training; what its report says of that."""
+        """Do what a batch asks for besides training; return the fields that report it."""
         directive = batch.directive
         if directive is None:
             assert batch.groups
@@ -116,7 +116,7 @@ class ScriptedLearner:
             assert answer.status == 204, await answer.text()
 
     async def take(self, http: aiohttp.ClientSession, step: int) -> Batch | Finished:
-        """Poll until there is a batch, or nothing more to train."""
+        """Poll until there is a batch, or until training is over."""
         while True:
             async with http.get(f"{self._url}/v1/batch?step={step}", headers=self._headers) as answer:
                 text = await answer.text()
@@ -127,7 +127,7 @@ class ScriptedLearner:
                 assert answer.status == 204, text
 
     async def run(self, steps: int | None = None) -> None:
-        """Until the coordinator says that it is over, or for some steps."""
+        """Train until the coordinator says that training is over, or for `steps` steps."""
         async with aiohttp.ClientSession() as http:
             report = self.resume()
             await self.announce(http, report)

@@ -1,4 +1,4 @@
-"""A model whose words a test writes: an engine for what is about its answers, and not about sampling."""
+"""An engine whose answers a test writes, for tests that are not about sampling."""
 
 from __future__ import annotations
 
@@ -21,20 +21,23 @@ TWO_CALLS = (
     '<tool_call>\n{"name": "look_up", "arguments": {"key": "a \\"b\\" <c> & 1/3"}}\n</tool_call><|im_end|>'
 )
 PADDED = "\n It is gold, I am sure. \n\n<|im_end|>"
-"""Text that clients strip."""
+"""An answer with white space around it, which clients strip."""
 MALFORMED = "<tool_call>{oops}</tool_call><|im_end|>"
 
 
 @dataclass(frozen=True)
 class Spoken:
-    """One turn as the engine saw it."""
+    """One turn, as the engine saw it."""
 
     prompt: list[int]
     sampled: list[int]
 
 
 class ScriptedModel:
-    """Says in each episode what the test has written, the last of it again and again; raises an exception."""
+    """Says the test's texts in turn in each episode, and repeats the last one.
+
+    If a text is an exception, the model raises it.
+    """
 
     def __init__(self, tok: Any, texts: Sequence[str | Exception]) -> None:
         self._tok = tok
@@ -42,11 +45,11 @@ class ScriptedModel:
         self.texts = list(texts)
         self.requests: list[Request] = []
         self.spoken: defaultdict[str, list[Spoken]] = defaultdict(list)
-        """Of each episode, in the order in which they were answered."""
+        """The turns of each episode, in the order in which they were answered."""
         self.fault: Exception | None = None
-        """Raised instead of an answer, while it is there; what was to be said is said the next time."""
+        """If set, it is raised instead of an answer. The next request then gets the text that was due."""
         self.gate = asyncio.Event()
-        """Answers come while it is set."""
+        """The model answers only while this is set."""
         self.gate.set()
 
     async def generate(self, session: str, request: Request, timeout: float) -> Sampled:
@@ -68,7 +71,7 @@ class ScriptedModel:
         return Sampled(tokens, [-0.5] * len(tokens), spans, finish, 0)
 
     def _stopped(self, tokens: list[int], stops: Sequence[str]) -> list[int]:
-        """Up to the token that completes a stop string, as vLLM cuts."""
+        """Cut after the token that completes a stop string, as vLLM does."""
         counts = range(1, len(tokens) + 1)
         return next((tokens[:n] for n in counts if self._has(tokens[:n], stops)), tokens)
 

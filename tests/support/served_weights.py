@@ -1,4 +1,4 @@
-"""A rollout server without vLLM: its disk and updater are real, its engine is scripted."""
+"""A rollout server without vLLM. Its disk and updater are real, and its engine is scripted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class ScriptedEngine(Engine):
-    """Reads what it is asked to read, and computes what the canary wants."""
+    """An engine that reads the requested weights, and computes what the canary needs."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -79,7 +79,7 @@ class ScriptedEngine(Engine):
 
 
 class CountingStore(FileStore):
-    """Knows what was fetched."""
+    """A store that records what was fetched."""
 
     def __init__(self) -> None:
         self.fetched: list[str] = []
@@ -89,7 +89,7 @@ class CountingStore(FileStore):
         super().download(uri, path)
 
     def models(self) -> list[str]:
-        """Large files fetched since this was asked last."""
+        """Return the large files fetched since the last call."""
         found = [name for name in self.fetched if name.endswith((".safetensors", ".delta"))]
         self.fetched.clear()
         return found
@@ -106,7 +106,7 @@ class Server:
         self.slots = self._started(self.store)
 
     def restart(self) -> None:
-        """A new engine that holds the base model, and an empty disk: as after the process ended."""
+        """Start again with the base model and an empty disk, as after the process ended."""
         self.slots = self._started(self.store)
 
     def _started(self, store: Store) -> Slots:
@@ -129,7 +129,7 @@ class Server:
         return await self.slots.take(POLICY, manifest)
 
     def copy(self, step: int) -> Path:
-        """The whole model of a version on the server's disk."""
+        """Return the path of a version's whole model on the server's disk."""
         return self.cache / str(version(step)) / MODEL_FILE
 
     def held(self) -> set[str]:
@@ -137,7 +137,7 @@ class Server:
 
 
 class Process:
-    """What the weight agent asks of the process that it is in."""
+    """The process that the weight agent runs in, as the agent sees it."""
 
     def __init__(self, server: Server) -> None:
         self._server = server

@@ -1,4 +1,4 @@
-"""Jobs as an API server holds them, in the states that `headway watch` draws."""
+"""Jobs as an API server holds them, in each state that `headway watch` draws."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def of(kind: str, name: str, status: RLTrainingJobStatus | RLEvalJobStatus) -> J
 
 
 def pending() -> Json:
-    """Nothing is known yet."""
+    """Return a job of which nothing is known yet."""
     return of("RLTrainingJob", "refund-desk", RLTrainingJobStatus())
 
 
 def training() -> Json:
-    """In the middle, with a budget, an estimate, and a signal."""
+    """Return a job in mid-training, with a budget, an estimate, and a signal."""
     limit = st.BudgetLimit(name="usd", limit="20", spent="3.21", reserved="0.4", left="16.39")
     tokens = st.BudgetLimit(name="tokens.sample", limit="9000000", spent="1204331", reserved="0", left="1")
     signal = st.Signal(
@@ -131,7 +131,7 @@ def training() -> Json:
 
 
 def stuck() -> Json:
-    """Its servers find no image."""
+    """Return a job whose servers find no image."""
     why = "rollout-0: ErrImagePull: localhost/headway/rollout:dev not found: set images.rollout of the chart"
     status = RLTrainingJobStatus(
         state="Stalled",
@@ -148,7 +148,7 @@ def stuck() -> Json:
 
 
 def paused() -> Json:
-    """Stopped at a signal: a person has to say how it goes on."""
+    """Return a job paused by a signal: a person has to decide how it goes on."""
     pause = st.Pause(
         signal="RewardCollapsed",
         step=57,
@@ -174,7 +174,7 @@ def paused() -> Json:
 
 
 def complete() -> Json:
-    """Completed, with a judgement on the test split."""
+    """Return a completed job, with a judgement on the test split."""
     status = RLTrainingJobStatus(
         state="Complete",
         reason="MaxStepsReached",
@@ -200,7 +200,7 @@ def complete() -> Json:
 
 
 def evaluation() -> Json:
-    """Two candidates, half measured, and a gate."""
+    """Return an evaluation with a gate and two candidates, half measured."""
     score = st.Interval(value="0.83", low="0.78", high="0.88")
     tuned = st.CandidateResult(
         name="tuned",
@@ -231,7 +231,7 @@ def evaluation() -> Json:
 
 
 def watched(job: Json) -> History:
-    """What was seen of a job for 20 minutes: a step or row, and 260,000 tokens, each minute."""
+    """Return what a watch saw of a job in 20 minutes: a step or row, and 260,000 tokens, each minute."""
     history = History()
     progress, usage = job["status"].get("progress", {}), job["status"].get("usage", {})
     key = "groups" if "groups" in progress else "step"

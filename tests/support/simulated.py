@@ -16,7 +16,7 @@ SETS = 2000
 
 
 def layout(sizes: Sequence[int], tries: int = 1) -> Callable[[Floats, bool], Sample]:
-    """Makes samples of clusters of `sizes` rows with `tries` tries each, from their values."""
+    """Return a function from values to a sample: clusters of `sizes` rows, `tries` tries a row."""
     clusters = [cluster for cluster, rows in enumerate(sizes) for _ in range(rows)]
     units = tuple((row, index) for row in range(len(clusters)) for index in range(tries))
     names = tuple(str(cluster) for cluster in clusters for _ in range(tries))
@@ -26,7 +26,7 @@ def layout(sizes: Sequence[int], tries: int = 1) -> Callable[[Floats, bool], Sam
 def chances(
     rng: np.random.Generator, mean: float, correlation: float, sizes: Sequence[int], tries: int
 ) -> Floats:
-    """Each value's chance of being 1: drawn by cluster, so that its values have this correlation."""
+    """Draw each value's chance to be 1, by cluster: values in a cluster have this correlation."""
     if correlation == 0:
         return np.full((SETS, sum(sizes) * tries), mean)
     spread = (1 - correlation) / correlation
@@ -37,7 +37,7 @@ def chances(
 def linked_chances(
     rng: np.random.Generator, means: tuple[float, float], correlation: float, rows: int, tries: int
 ) -> tuple[Floats, Floats]:
-    """Chances of two candidates: on seven rows of ten the same difficulty counts for both."""
+    """Draw the chances of two candidates. On 7 rows of 10 both meet the same difficulty."""
     spread = (1 - correlation) / correlation
     shared, own = rng.random((2, SETS, rows))
     second = np.where(rng.random((SETS, rows)) < 0.7, shared, own)
@@ -51,7 +51,7 @@ def linked_chances(
 
 
 def flips(rng: np.random.Generator, chance: Floats) -> Floats:
-    """0 or 1, by chance."""
+    """Draw 0 or 1 by each chance."""
     return (rng.random(chance.shape) < chance).astype(float)
 
 
@@ -63,7 +63,7 @@ def estimates(
 
 
 def coverage(make: Callable[[Floats, bool], Sample], values: Floats, truth: float, *, share: bool) -> float:
-    """Share of the intervals that hold the truth."""
+    """Return the share of intervals that hold the truth."""
     held = 0
     for found in estimates(make, values, share):
         assert found is not None
@@ -76,7 +76,7 @@ def coverage(make: Callable[[Floats, bool], Sample], values: Floats, truth: floa
 def held_by_pairs(
     make: Callable[[Floats, bool], Sample], ours: Floats, theirs: Floats, truth: float, *, share: bool
 ) -> float:
-    """Share of the intervals of paired differences that hold the truth."""
+    """Return the share of intervals of paired differences that hold the truth."""
     held = 0
     for one, other in zip(ours, theirs, strict=True):
         found = compare(make(one, share), make(other, share))

@@ -1,7 +1,7 @@
 """Evaluations that differ in candidates, endpoints, judges, suites and prices, played by their driver.
 
-Driver, spool, ledger and estimates are the job's own. Episodes are drawn: a row is long or short for every
-candidate, and a candidate talks much or little on all rows. Time is each unit's own clock.
+Driver, spool, ledger and estimates are the product's own code. Episodes are random: a row is long or short
+for every candidate, and a candidate talks much or little on all rows. Each unit has its own clock.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ MODELS = {
 
 @dataclass(frozen=True)
 class Talk:
-    """How a candidate talks."""
+    """How much a candidate talks, and how many of its attempts are lost."""
 
     turns: float = 3.0
-    """Turns of an episode, on average."""
+    """Average number of turns in an episode."""
     answer: float = 80.0
-    """Tokens of a turn."""
+    """Tokens in a turn."""
     lost: float = 0.02
-    """Share of attempts that are lost."""
+    """Share of attempts that are lost, 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -65,20 +65,20 @@ class Case:
 
     name: str
     candidates: tuple[dict[str, Any], ...]
-    """As the spec has them."""
+    """The candidates in the spec's form."""
     talks: Mapping[str, Talk] = field(default_factory=dict)
     rows: int = 100
     spec: Mapping[str, Any] = field(default_factory=dict)
     sets: Mapping[str, int] = field(default_factory=dict)
-    """Candidate -> its set of servers."""
+    """Maps a candidate to the number of its server set."""
     judged: int = 0
-    """Questions to judges in an episode on a row."""
+    """Number of questions to judges in an episode on a row."""
     accelerators: int = 0
-    """That each set holds."""
+    """Accelerators that each server set holds."""
 
     @property
     def config(self) -> EvalConfig:
-        """The job."""
+        """The job that this case describes."""
         content = {
             "candidates": self.candidates,
             "data": {"uri": "s3://b/t.jsonl"},
@@ -103,12 +103,12 @@ def _resolved(candidate: Mapping[str, Any], number: int) -> dict[str, Any]:
 
 
 def served(name: str, base: str = "hf://org/small") -> dict[str, Any]:
-    """A candidate with rollout servers."""
+    """Return a candidate that rollout servers serve."""
     return {"name": name, "model": {"base": base}}
 
 
 def elsewhere(name: str, model: str = "frontier-9") -> dict[str, Any]:
-    """A candidate at an endpoint."""
+    """Return a candidate at an endpoint."""
     return {"name": name, "endpoint": {"url": "http://api.example/v1", "model": model}}
 
 
@@ -168,21 +168,21 @@ class Shown:
     """An estimate, and when it was shown."""
 
     share: float
-    """Of the episodes that were played, 0 to 1."""
+    """Share of groups that were done by then, 0 to 1."""
     cost: Decimal
-    """Billed by then, US dollars."""
+    """US dollars billed by then."""
     made: Made
 
     @property
     def ends(self) -> tuple[Decimal, Decimal, Decimal]:
-        """Low, likely and high, US dollars."""
+        """The low, likely and high cost, in US dollars."""
         assert self.made.cost is not None
         low, likely, high = map(Decimal, self.made.cost)
         return low, likely, high
 
 
 class Simulated:
-    """One evaluation in a folder, of which coordinators may live one after another."""
+    """One evaluation in a folder. Several coordinators may run it, one after another."""
 
     def __init__(self, case: Case, folder: Path, seed: int = 0) -> None:
         self.case, self.job, self.seed = case, case.config, seed
@@ -198,12 +198,15 @@ class Simulated:
         self.shown: list[Shown] = []
         self.clocks: dict[str, float] = {}
         self.dies_at: float | None = None
-        """Share of the groups at which its coordinator is killed."""
+        """The share of groups, 0 to 1, at which the coordinator is killed."""
         self.fails: str | None = None
-        """A candidate that fails at half of its rows."""
+        """The candidate that fails at half of its rows, if any."""
 
     async def live(self, every: float = 0.05) -> None:
-        """Play until the end, or until it dies. `every`: share of the groups between two looks."""
+        """Play until the evaluation ends or its coordinator is killed.
+
+        `every` is the share of groups between two looks.
+        """
         spool, ledger = Spool(self.store, self.layout), Ledger(self.store, self.layout)
         made = EvalEstimates(self.job, self.layout, self.store, ledger, lambda: self.tariff, None)
         made.before(len(self.rows), {each.name: self._opening(each.name) for each in self.job.candidates})
@@ -241,7 +244,7 @@ class Simulated:
         await self.evaluation.run(units)
 
     def look(self, share: float) -> None:
-        """Have it estimated, and remember what is shown."""
+        """Estimate the evaluation, and record the estimate that is shown."""
         with self.estimates._learning:  # no group is billed in between
             if self.case.accelerators:
                 ran = self._ran()
@@ -255,11 +258,11 @@ class Simulated:
 
     @property
     def cost(self) -> Decimal:
-        """What is billed, US dollars."""
+        """US dollars billed so far."""
         return self.tariff.cost(self.ledger.used())
 
     def _ran(self) -> dict[str, float]:
-        """Seconds that each unit ran, by what is billed."""
+        """Return how many seconds each unit ran, by the name of its clock."""
         found: dict[str, float] = {}
         for (name, _), groups in self.estimates._tally.groups.items():
             clock = next(each for each in self.clocks if name in each.split("/"))
@@ -308,7 +311,7 @@ class Simulated:
         return 250 + random.Random(f"prompt/{self.seed}/{position}").randrange(200)
 
     def _episode(self, name: str, clock: str, task: Task) -> EpisodeRecord:
-        """A function of the candidate, the row and the attempt."""
+        """Make an episode, a function of the seed, the candidate, the row and the attempt."""
         position, talk = position_of(task.group_id), self.case.talks.get(name, Talk())
         rng = random.Random(f"{self.seed}/{task.group_id}/{task.index}/{task.attempt}")
         hard = random.Random(f"row/{self.seed}/{position}").lognormvariate(-0.06, 0.35)
@@ -362,4 +365,4 @@ class Simulated:
 
 
 class Killed(BaseException):
-    """A coordinator's end without notice."""
+    """A coordinator was killed without notice."""

@@ -1,18 +1,19 @@
-"""The learner's optimizer steps under many settings, in one set of processes, and what each computed.
+"""Runs the learner's optimizer steps under many settings, in one set of processes, and records the results.
 
     RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 \
         python tests/support/step_variants.py BASE_MODEL FOLDER '{"NAME": {"zeroStage": 2, ...}, ...}'
 
-Everything between a batch and the weights is the product's; FOLDER gets NAME.json (losses, norms, layout) and
-NAME.safetensors (the trained weights) of each. Starting a process costs more than the steps of ten variants.
+Everything between a batch and the weights is the product's code. For each variant, FOLDER gets NAME.json
+(losses, norms, layout) and NAME.safetensors (the trained weights). One set of processes runs all variants,
+because starting a process costs more than the steps of ten variants.
 
 A variant may have these settings:
 
-- `save`: it leaves the learner's state before its last step in NAME.state, and the weights in NAME.before.
-- `load`: it begins at such a state, of so many processes, and takes the last step alone.
-- `state`: it leaves what the optimizer holds, in float32. Before its first step that goes to NAME.start,
-  before the last to NAME.last, and after it to NAME.end.
-- `sum`: it takes no rows, and its gradients are given (see `_sum`).
+- `save`: write the learner's state before the last step to NAME.state, and the weights to NAME.before.
+- `load`: begin at such a state, which a given number of processes saved, and take only the last step.
+- `state`: write what the optimizer holds, in float32. The state before the first step goes to NAME.start,
+  before the last to NAME.last, and after the last to NAME.end.
+- `sum`: take no rows, and use given gradients (see `_sum`).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ OPTIMIZER: dict[str, Any] = {
 LORA = {"rank": 4, "alpha": 8}
 ELEMENTS = 64
 SMALL = 2.0**-9
-"""Half of the last place of 1 in bfloat16: 1 + SMALL is 1 there."""
+"""So small that 1 + SMALL is 1 in bfloat16."""
 MICRO_BATCHES = 257
 
 
@@ -49,16 +50,16 @@ def start(
     processes: int,
     environ: Mapping[str, str] | None = None,
 ) -> None:
-    """Run all variants on so many ranks, and wait for them. `environ` is as for `ranks_of.run`.
+    """Run all variants on `processes` ranks, and wait for them. `environ` is as for `ranks_of.run`.
 
     Raises:
-        AssertionError: with the log of the rank that failed.
+        AssertionError: a rank failed; the message has its log.
     """
     ranks_of.run(__file__, [str(base), str(folder), json.dumps(variants)], folder, processes, environ)
 
 
 def main() -> None:
-    """One rank."""
+    """Run one rank."""
     from headway_trainer.ranks import Ranks
     from headway_trainer.termination import end
 
@@ -117,7 +118,7 @@ def _keep(engine: Any, file: Path, ranks: Any) -> None:
 
 
 def _keep_state(engine: Any, file: Path, settings: dict[str, Any], ranks: Any) -> None:
-    """Weights and moments as the optimizer has them, where the variant asks for them."""
+    """Write the optimizer's weights and moments to `file`, if the variant asks for them."""
     from safetensors.torch import save_file
 
     if not settings.get("state"):
@@ -130,7 +131,7 @@ def _keep_state(engine: Any, file: Path, settings: dict[str, Any], ranks: Any) -
 
 
 def _made(base: Path, target: Path, settings: dict[str, Any], ranks: Any) -> tuple[Any, Any, Any, str]:
-    """Engine, policy and objective of a variant, and how the policy runs its head."""
+    """Make a variant's engine, policy and objective; the last item is how the policy runs its head."""
     from headway_api.objective import episode_tokens
     from headway_trainer import layout
     from headway_trainer import model as models
@@ -174,7 +175,7 @@ def _parts(step: int, settings: dict[str, Any], objective: Any) -> Any:
 
 
 def _resumed(engine: Any, saved: dict[str, Any], ranks: Any) -> int:
-    """Load what `saved["ranks"]` processes left in `saved["folder"]`; the step to take next."""
+    """Load what `saved["ranks"]` processes left in `saved["folder"]`; return the step to take next."""
     from headway_trainer.checkpoint import resize
     from headway_trainer.engine import TAG
 
@@ -190,7 +191,10 @@ def _resumed(engine: Any, saved: dict[str, Any], ranks: Any) -> int:
 
 
 def _sum(target: Path, settings: dict[str, Any], ranks: Any) -> float:
-    """Norm of a sum of gradients, each element 1 of rank 0's first micro-batch and `SMALL` of all others."""
+    """Return the norm of a sum of gradients.
+
+    Each element is 1 in rank 0's first micro-batch, and `SMALL` in all others.
+    """
     import torch
 
     from headway_trainer.engine import Engine

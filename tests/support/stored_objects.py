@@ -1,4 +1,4 @@
-"""A small API server in memory, as the operator calls one."""
+"""A small API server in memory, with the calls that the operator makes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Server(Api):
     """Objects with versions, finalizers and preconditions; no controller acts on them."""
 
     def __init__(self, job: Ref | None = None) -> None:
-        """`job`: the one that `job` and `change_job` are about."""
+        """`job` is the job that the property `job` returns and `change_job` changes."""
         self._job = job
         self.objects: dict[tuple[str, str, str], Json] = {}
         self.requests: list[str] = []
         self.before: Callable[[str, str], None] = lambda verb, kind: None
-        """Called before each write: what others do in between, or a refusal."""
+        """Called before each write. It may act as another client, or refuse the write."""
         self._version = 100
 
     @property
@@ -41,7 +41,7 @@ class Server(Api):
         return copy.deepcopy(body)
 
     def change_job(self, **metadata: Any) -> None:
-        """Somebody else's write."""
+        """Change the job's metadata, as another client would."""
         assert self.job is not None
         self.put(self.job | {"metadata": self.job["metadata"] | metadata})
 

@@ -1,4 +1,4 @@
-"""An API server of a few answers over plain HTTP, and a kubeconfig that points at it."""
+"""An API server that knows a few answers, over plain HTTP, and a kubeconfig that points at it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def absent(what: str) -> tuple[int, Json]:
 def pod(
     name: str, role: str, *, uid: str = "u", containers: tuple[str, ...] = (), waits: bool = False
 ) -> Json:
-    """A pod of a job as the API server holds it; `waits`: its containers have not begun."""
+    """Return a job's pod as the API server holds it. If it `waits`, its containers have not started."""
     named = containers or (role,)
     state: Json = {"waiting": {"reason": "ContainerCreating"}} if waits else {"running": {}}
     status = {"restartCount": 0, "ready": True, "image": "i", "imageID": "i", "state": state}
@@ -46,28 +46,30 @@ def pod(
 
 @dataclass
 class StubCluster:
-    """What there is. Change it while it is served."""
+    """What the API server holds. A test may change it while it is served."""
 
     jobs: dict[tuple[str, str], Json] = field(default_factory=dict)
-    """By plural and name."""
+    """Jobs by plural and name."""
     pods: list[Json] = field(default_factory=list)
     logs: dict[tuple[str, str], list[str]] = field(default_factory=dict)
-    """Lines by pod and container."""
+    """Log lines by pod and container."""
     refused: str = ""
-    """What is said instead of any log."""
+    """If set, it is the answer instead of any log."""
     asked: list[Json] = field(default_factory=list)
-    """Queries for logs."""
+    """The queries of all requests for logs."""
     refusal: tuple[int, Json | str] | None = None
-    """Status and body that answer each request for jobs."""
+    """If set, the status and body that answer each request for jobs."""
     applied: list[Json] = field(default_factory=list)
     watches: int = 0
-    """Watches that were begun."""
+    """Number of watches begun."""
     over: threading.Event = field(default_factory=threading.Event)
-    """Set when it is served no more: watches end."""
+    """Set when the server stops, so that watches end."""
 
     def changes(self, plural: str, query: dict[str, str]) -> Iterator[Json]:
-        """Events of a watch of one job, from its version on: whoever puts another job in its place says so
-        by another version."""
+        """Yield the events of a watch of one job, from its version on.
+
+        A test that replaces the job must give it another version.
+        """
         name, version = query["fieldSelector"].partition("=")[2], query["resourceVersion"]
         self.watches += 1
         while not self.over.wait(LOOK_SECONDS):
@@ -107,7 +109,7 @@ class StubCluster:
 
 @contextmanager
 def served(cluster: StubCluster, folder: Path) -> Iterator[Path]:
-    """Serve it; the kubeconfig's path."""
+    """Serve the cluster while the block lasts; yield the kubeconfig's path."""
 
     class Handler(BaseHTTPRequestHandler):
         def _say(self, code: int, body: Json | str) -> None:
@@ -132,7 +134,7 @@ def served(cluster: StubCluster, folder: Path) -> Iterator[Path]:
             self.send_header("Content-Type", "application/json")
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
-            with suppress(ConnectionError):  # whoever watched has ended
+            with suppress(ConnectionError):  # the watcher has gone
                 for event in events:
                     data = json.dumps(event).encode() + b"\n"
                     self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
@@ -147,7 +149,7 @@ def served(cluster: StubCluster, folder: Path) -> Iterator[Path]:
             self._say(200, body)
 
         def log_message(self, *args: object) -> None:
-            """Nothing: tests read stderr."""
+            """Log nothing, because tests read stderr."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)

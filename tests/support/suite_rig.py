@@ -1,6 +1,7 @@
-"""An evaluation with a suite, without a cluster: real sandboxes, real Inspect AI, a real coordinator process.
+"""An evaluation with a suite, but without a cluster.
 
-The candidates are endpoints that do sums; one of them makes mistakes.
+Sandboxes, Inspect AI and the coordinator's process are real. The candidates are endpoints that do sums; one
+of them makes mistakes.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ QUESTION = re.compile(r"What is (\d+) ([-+*]) (\d+)\?")
 
 
 def answer_of(question: str) -> int:
-    """What is right."""
+    """Return the right answer to a question."""
     found = QUESTION.search(question)
     assert found is not None, question
     a, sign, b = int(found[1]), found[2], int(found[3])
@@ -48,7 +49,10 @@ def answer_of(question: str) -> int:
 
 
 def sums(off_by: Mapping[str, int]) -> Any:
-    """Answers sums, those of a sign off by so much, and knows of the metal desk."""
+    """Make an endpoint's answers: sums, and "It is gold." to all else.
+
+    `off_by` maps a sign to the error in sums with that sign.
+    """
 
     async def answer(request: web.Request, body: Any) -> web.StreamResponse:
         asked = body["messages"][-1]["content"]
@@ -61,7 +65,7 @@ def sums(off_by: Mapping[str, int]) -> Any:
 
 @dataclass
 class SuiteRig:
-    """A job in a folder, and whom it speaks to."""
+    """A job in a folder, and the services that it calls."""
 
     folder: Path
     job: EvalConfig
@@ -74,7 +78,7 @@ class SuiteRig:
         return Layout(self.job.spec.output.uri, self.job.namespace, self.job.name, self.job.uid)
 
     async def coordinator(self) -> asyncio.subprocess.Process:
-        """Start one."""
+        """Start a coordinator process."""
         run = {
             "broker_url": self.own.url,
             "suite_broker_urls": {SUITE: self.suite.url},
@@ -102,7 +106,7 @@ class SuiteRig:
         return found
 
     def groups(self) -> list[str]:
-        """Ids of the groups that are durable."""
+        """Return the ids of the durable groups."""
         spool = Spool(FileStore(), self.layout)
         return [group.group_id for name in self.endpoints for group in spool.evaluated(name)]
 
@@ -111,12 +115,12 @@ class SuiteRig:
 async def suite_rig(
     folder: Path, off_by: Mapping[str, Mapping[str, int]], *, limit: int = 3, rows: int = 2, **changes: Any
 ) -> AsyncIterator[SuiteRig]:
-    """A job whose candidates answer as `off_by` says of each."""
+    """Make a job whose candidates make the mistakes that `off_by` gives for each."""
     shutil.copy(EXAMPLE, folder)
     shutil.copy(one_question_environment.__file__, folder)
     lines = [json.dumps({"prompt": f"Which metal is thing {number}?"}) for number in range(rows)]
     (folder / "rows.jsonl").write_text("\n".join(lines))
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # python3 is the tests' own
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # `python3` is this Python
     async with AsyncExitStack() as stack:
         stack.enter_context(mock.patch.dict(os.environ, {"PATH": path}))
         endpoints = {

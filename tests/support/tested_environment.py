@@ -1,4 +1,4 @@
-"""An environment of a few lines, and an agent for it: for a sandbox, and for the tests of tests."""
+"""A short environment and an agent for it, for tests of sandboxes and of `headway_sandbox.testing`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def row(number: int) -> dict[str, Any]:
 
 
 class Desk(Environment):
-    """Knows how many there are of a key."""
+    """An environment that asks for the number of a key."""
 
     def reset(self, row: Mapping[str, Any], seed: int) -> Observation:
         if row.get("break"):
@@ -64,7 +64,7 @@ class Desk(Environment):
 
 
 def clerk(seen: Any) -> Generator[Any, Any, str]:
-    """Right half of the time."""
+    """An agent whose answer is right half of the time."""
     from headway_sandbox.testing import Call
 
     found = yield Call("look", {"key": seen.row["key"]})

@@ -1,4 +1,4 @@
-"""The example's rows, each with the tier of its customer: a column that may name tasks."""
+"""The example's rows with one more column, the customer's tier, which may name tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SPLITS = ("train", "validation")
 
 
 def write(inputs: Path, folder: Path) -> None:
-    """Rows as the example has them in `inputs`, with one column more."""
+    """Write the example's rows from `inputs` to `folder`, with one more column."""
     desk = _environment()
     for split in SPLITS:
         rows = [json.loads(line) for line in (inputs / f"{split}.jsonl").read_text().splitlines()]
@@ -23,7 +23,7 @@ def write(inputs: Path, folder: Path) -> None:
 
 
 def _environment() -> ModuleType:
-    """The example's environment."""
+    """Load the example's environment."""
     spec = importlib.util.spec_from_file_location("refund_desk", EXAMPLE / "environment.py")
     assert spec is not None
     assert spec.loader is not None

@@ -1,9 +1,9 @@
-"""tinker-cookbook's merge of turns into rows, as a program: an episode a line in, its rows a line out.
+"""Merges turns into rows as tinker-cookbook does. It reads an episode a line and writes its rows as a line.
 
     PYTHON tests/support/tinker_merge.py     (PYTHON: `hack/python/env.py guest tinker`)
 
 An episode is a list of turns [prompt ids, sampled ids, log-probabilities]; a row is {tokens, mask, logprobs}.
-Tinker trains on (input, next token) pairs: a row here is the sequence that they came from.
+Tinker trains on pairs of an input and its next token; a row here is the sequence behind those pairs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def rows(turns: list[tuple[list[int], list[int], list[float]]]) -> list[dict[str
 
 
 def _row(datum: tinker.Datum) -> dict[str, list[Any]]:
-    """The first token of a sequence is never a target, and is always given."""
+    """Make a row. Its first token is never a target: it is always given."""
     targets, mask, logprobs = (
         datum.loss_fn_inputs[name].to_torch().tolist() for name in ("target_tokens", "mask", "logprobs")
     )

@@ -2,10 +2,9 @@
 
     python tests/support/tiny_model.py FOLDER [--untied] [--seed N]
 
-It has two layers, hidden size 128, and head size 32: the smallest that vLLM's CPU attention has. Its
-tokenizer is a byte-level BPE of 512 entries. Its chat template has Qwen's form: ChatML turns, tool calls as
-JSON in `<tool_call>` tags. So everything between the dataset and the gradient runs as it does with the large
-ones.
+It has two layers, hidden size 128, and head size 32, the smallest that vLLM's CPU attention supports. Its
+tokenizer is a byte-level BPE of 512 entries. Its chat template has Qwen's form: ChatML turns, and tool calls
+as JSON in `<tool_call>` tags. So all code between the dataset and the gradient runs as with a large model.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ CHAT_TEMPLATE = """\
 
 
 def write_tokenizer(folder: Path) -> None:
-    """A byte-level BPE trained on `CORPUS`: the same every time."""
+    """Train a byte-level BPE on `CORPUS` and write it. It is the same every time."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -93,8 +92,8 @@ def write_tokenizer(folder: Path) -> None:
 def write_model(folder: Path, *, seed: int = 0, tied: bool = True, scale: float = 0.05) -> Path:
     """Write config, weights (model.safetensors, float32) and tokenizer; returns `folder`.
 
-    `scale` is the standard deviation of the weights. It is large enough for two seeds to disagree by whole
-    nats, so a server with the wrong weights cannot pass for the right one.
+    `scale` is the standard deviation of the weights. Its default makes two seeds differ by
+    whole nats, so a test can tell a server with wrong weights from the right one.
     """
     import torch
     from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
@@ -120,7 +119,7 @@ def write_model(folder: Path, *, seed: int = 0, tied: bool = True, scale: float 
     )
     torch.manual_seed(seed)
     model = Qwen3ForCausalLM(config)
-    # The norms start at 1 everywhere; perturbed, a reload that misses them is seen.
+    # Norms start at 1 everywhere. Perturb them, so that a test sees a reload that misses them.
     for name, parameter in model.named_parameters():
         if "norm" in name:
             parameter.data.add_(torch.randn_like(parameter) * 0.1)
@@ -129,7 +128,7 @@ def write_model(folder: Path, *, seed: int = 0, tied: bool = True, scale: float 
 
 
 def write_stretched_model(folder: Path, *, original: int = 64, longest: int = 256) -> Path:
-    """The same of Phi-3's shape, pretrained on `original` tokens and stretched to `longest` by longrope."""
+    """Write a model of Phi-3's shape; longrope stretches its context from `original` to `longest` tokens."""
     import torch
     from transformers import Phi3Config, Phi3ForCausalLM, PreTrainedTokenizerFast
 

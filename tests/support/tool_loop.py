@@ -1,8 +1,8 @@
-"""An agent of a few lines: OpenAI's tool loop over the environment's own tools. Standard library only.
+"""A short agent: OpenAI's tool loop over the environment's own tools, with only the standard library.
 
-As a program it is a sandboxed agent; a service may run `play` as well. A mood (the program's argument) is how
-it misbehaves. It may `crash` after its first turn, or `linger` there for ever. Or it may `shrug`: it treats
-any refusal as its end.
+As a program it is a sandboxed agent; a service may run `play` as well. The program's argument is a mood,
+which says how it misbehaves. It may `crash` after its first turn, or `linger` there for ever. Or it may
+`shrug`: if the platform refuses a request, the agent ends without an error.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _open = build_opener(ProxyHandler({})).open
 
 
 class PlatformRefusedError(Exception):
-    """The platform said no."""
+    """The platform refused a request."""
 
 
 def ask(url: str, body: Json | None = None) -> Json:
-    """GET, or POST `body`; the answer's JSON."""
+    """Send a GET, or POST `body`; return the JSON of the answer."""
     data = None if body is None else json.dumps(body).encode()
     try:
         with _open(Request(url, data, {"Content-Type": "application/json"}), timeout=60) as answer:
@@ -37,7 +37,7 @@ def ask(url: str, body: Json | None = None) -> Json:
 
 
 def play(endpoint: str, messages: list[Json], mood: str | None) -> None:
-    """Let the model speak and call the environment's tools until it calls none."""
+    """Ask the model for turns, and run the tools that it calls, until it calls none."""
     try:
         _play(endpoint, list(messages), mood)
     except PlatformRefusedError:
@@ -66,7 +66,7 @@ def _play(endpoint: str, messages: list[Json], mood: str | None) -> None:
 def main() -> None:
     episode = json.loads(Path(os.environ["HEADWAY_EPISODE_FILE"]).read_text())
     (Path(os.environ["TMPDIR"]) / "pid").write_text(str(os.getpid()))
-    # The client's way to the endpoint, less the suffix that only it needs.
+    # The client's URL of the endpoint, without the suffix that only the client needs.
     endpoint = os.environ["OPENAI_BASE_URL"].removesuffix("/v1")
     play(endpoint, episode["messages"], sys.argv[1] if len(sys.argv) > 1 else None)
 

@@ -1,6 +1,6 @@
-"""Tokenizers without a model: the tiny model's own, the same one under another template, and other families'.
+"""Tokenizers without a model: the tiny model's, with its own or another template, and other families'.
 
-The templates have the structure of the families' public ones, as far as conversations with tools go.
+The templates have the structure of the families' public templates, for conversations with tools.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ GPT_OSS_TEMPLATE = """\
 
 
 def tokenizer(folder: Path, template: str | None = None) -> Any:
-    """The tiny model's tokenizer, with `template` instead of its own."""
+    """Return the tiny model's tokenizer, with `template` instead of its own."""
     from tiny_model import write_tokenizer
     from transformers import PreTrainedTokenizerFast
 
@@ -146,7 +146,7 @@ def tokenizer(folder: Path, template: str | None = None) -> Any:
 
 
 def llama_tokenizer(template: str = LLAMA_TEMPLATE) -> Any:
-    """Llama 3's special tokens beside single bytes."""
+    """Return a tokenizer of single bytes and Llama 3's special tokens."""
     vocabulary = {letter: i for i, letter in enumerate(sorted(_letters().values()))}
     specials = {token: len(vocabulary) + i for i, token in enumerate(LLAMA_TOKENS)}
     found = _byte_level(vocabulary, specials, "<|eot_id|>", template)
@@ -155,7 +155,7 @@ def llama_tokenizer(template: str = LLAMA_TEMPLATE) -> Any:
 
 
 def gpt_oss_tokenizer(template: str = GPT_OSS_TEMPLATE) -> Any:
-    """gpt-oss's own ids, as OpenAI's encoder has them; without its merges, so rare words are spelled."""
+    """Return a tokenizer with gpt-oss's ids from OpenAI's encoder. Without merges, it spells rare words."""
     from openai_harmony import HarmonyEncodingName, load_harmony_encoding
 
     encoding = load_harmony_encoding(HarmonyEncodingName.HARMONY_GPT_OSS)
@@ -167,13 +167,13 @@ def gpt_oss_tokenizer(template: str = GPT_OSS_TEMPLATE) -> Any:
     for i in range(len(vocabulary), min(specials.values())):
         word = encoding.decode([i])
         spelled = "".join(letters[byte] for byte in word.encode())
-        # Tokens that are not text alone, or decode like another one. Tests only need their ids.
+        # These tokens are not text by themselves, or decode like another token. Tests only need their ids.
         vocabulary[f"<{i}>" if "\ufffd" in word or spelled in vocabulary else spelled] = i
     return _byte_level(vocabulary, specials, "<|return|>", template)
 
 
 def _letters() -> dict[int, str]:
-    """Byte -> the letter that byte-level vocabularies write for it, in the order of their first ids."""
+    """Map each byte to its letter in byte-level vocabularies, in the order of their first ids."""
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 
     return dict(bytes_to_unicode())

@@ -1,7 +1,7 @@
-"""Turns that models' own templates, and other engines' tests, write; and what they must be read as.
+"""Turns from models' own templates and from other engines' tests, each with its right reading.
 
 They come from the package `canitoolcall` (requirements/guests/templates.in). Each has the text and the tools.
-It also has the calls in the text, or says that there is none that may be carried out.
+It also has the calls in the text, or says that the text has no call that may be carried out.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ READ_BY: Final = {
     "Qwen/Qwen3.5-9B": "Qwen3.5 of 4B and more",
     "Qwen/Qwen3.8-27B": "Qwen3.8",
 }
-"""Model of a turn -> the template in `REAL` with which it is read; turns of other models are left out."""
+"""Maps the model of a turn to the template in `REAL` that reads it. Turns of other models are left out."""
 
 
 @dataclass(frozen=True, eq=False)
 class Turn:
-    """One turn, and what it must be read as."""
+    """One turn, and its right reading."""
 
     name: str
     model: str
     text: str
     prompt: str
-    """The end of what comes before it."""
+    """The end of the text that comes before the turn."""
     tools: list[dict[str, Any]]
     calls: list[tuple[str, dict[str, Any]]] | None
-    """Those in it; None: none that may be carried out."""
+    """The calls in the turn; None if it has none that may be carried out."""
     reasoning: str
 
 
 @cache
 def turns() -> tuple[Turn, ...]:
-    """Every turn of a model that is read here."""
+    """Return every turn of the models in `READ_BY`."""
     return tuple(_turns())
 
 
@@ -93,7 +93,7 @@ def _turn(record: dict[str, Any]) -> Turn:
 
 
 def _harmony_end(text: str) -> str:
-    """The token with which a turn ends in Harmony, of which the package leaves out the last."""
+    """Return the last token of a Harmony turn, which the package leaves out."""
     return "<|call|>" if "to=" in text.rpartition("<|start|>")[2] else "<|return|>"
 
 
@@ -105,7 +105,7 @@ def _reader(name: str) -> tuple[Renderer, Any]:
 
 
 def read(turn: Turn) -> Parsed:
-    """A turn as the gateway reads it."""
+    """Return a turn as the gateway reads it."""
     renderer, found = _reader(READ_BY[turn.model])
     prompt, sampled = (found.encode(text, add_special_tokens=False) for text in (turn.prompt, turn.text))
     return renderer.parse(sampled, prompt, turn.tools)
@@ -113,7 +113,10 @@ def read(turn: Turn) -> Parsed:
 
 @cache
 def judged(turn: Turn) -> Literal["right", "counted", "wrong"]:
-    """Whether a turn is read as it must be; or else counted as malformed, and nothing wrong carried out."""
+    """Return how the gateway reads a turn: right, or wrong.
+
+    A turn is "counted" if it counts as malformed, and no wrong call is carried out.
+    """
     found = read(turn)
     calls = [(one.name, one.arguments) for one in found.calls if one.problem is None]
     expected = turn.calls or []

@@ -1,4 +1,4 @@
-"""Versions of a model's weights in a store: whole ones, and deltas as the learner makes them."""
+"""Versions of a model's weights in a store: full versions, and deltas as the learner makes them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def version(step: int, incarnation: int = 0) -> PolicyVersion:
 
 
 def tensors(step: int) -> dict[str, Any]:
-    """A model that differs in a few elements from step to step; one tensor never changes."""
+    """Return a model's tensors at a step. A few elements change in each step; one tensor never changes."""
     values = np.random.default_rng(0).standard_normal(1000, dtype=np.float32)
     values[: 10 * step] += step
     return {"w": values.reshape(50, 20), "norm": np.ones(7, np.float32)}
@@ -38,7 +38,7 @@ def whole(store: Path, step: int, content: dict[str, Any] | None = None) -> Weig
 
 
 def chained(store: Path, first: int, last: int) -> list[WeightsManifest]:
-    """Publish `first` in full, and each step after it as a delta on the one before."""
+    """Publish `first` in full, and each later step as a delta on the step before."""
     found = [whole(store, first)]
     for step in range(first + 1, last + 1):
         found.append(delta(store, step, found[-1]))
@@ -48,7 +48,7 @@ def chained(store: Path, first: int, last: int) -> list[WeightsManifest]:
 def delta(
     store: Path, step: int, before: WeightsManifest, content: dict[str, Any] | None = None
 ) -> WeightsManifest:
-    """Publish a version as a delta on `before`, whose model is that of its step."""
+    """Publish a version as a delta on `before`, which must hold the tensors of its own step."""
     folder, scratch = store / f"{step:06d}", store / "scratch"
     folder.mkdir(parents=True)
     scratch.mkdir(exist_ok=True)
@@ -73,11 +73,11 @@ def described(folder: Path, step: int, kind: str, **more: Any) -> WeightsManifes
 
 
 def path(manifest: WeightsManifest, name: str) -> Path:
-    """A published file."""
+    """Return the path of a published file."""
     return Path(manifest.uri.removeprefix("file://")) / name
 
 
 def signed_again(manifest: WeightsManifest) -> WeightsManifest:
-    """The same with the digests of what now lies there: a publisher that erred, not a store."""
+    """Return the manifest with new digests of its files: a publisher's error, not a store's."""
     folder = Path(manifest.uri.removeprefix("file://"))
     return manifest.model_copy(update={"files": [digest(file) for file in sorted(folder.iterdir())]})

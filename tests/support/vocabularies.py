@@ -1,7 +1,7 @@
 """Families' own vocabularies, as packages ship them: real ids for real templates.
 
-A vocabulary says which pieces there are and how they merge. How text is split is what the tokenizers of the
-families publish. The tests hold both to texts whose ids are known.
+A vocabulary says which pieces there are and how they merge. The rules to split text are those that the
+families' tokenizers publish. Tests check both against texts whose ids are known.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ QWEN_3_5_SPLIT: Final = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
     r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-"""Where Qwen3.5 and its successors split a text."""
+"""Splits a text as Qwen3.5 and its successors do."""
 QWEN_2_SPLIT: Final = QWEN_3_5_SPLIT.replace(r"[\p{L}\p{M}]", r"\p{L}").replace(r"\p{M}\p{N}", r"\p{N}")
-"""Where Qwen2 to Qwen3 do."""
+"""Splits a text as Qwen2 to Qwen3 do."""
 LLAMA_3_SPLIT: Final = QWEN_2_SPLIT.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
-"""Where Llama 3 does."""
+"""Splits a text as Llama 3 does."""
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _SHORT = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 O200K_SPLIT: Final = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_SHORT}|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_SHORT}"
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-"""Where Llama 4 and gpt-oss do: the pattern of OpenAI's o200k."""
+"""Splits a text as Llama 4 and gpt-oss do: the pattern of OpenAI's o200k."""
 NORMAL, UNKNOWN = 1, 2
-"""Kinds of pieces: those that are merged of others, and the one for what has no piece."""
+"""Kinds of pieces: those merged from others, and the one for text that has no piece."""
 SPECIAL: Final = (3, 4)
-"""Kinds of pieces: those that control, and those that a user added."""
+"""Kinds of pieces: control pieces, and those that a user added."""
 BLANK: Final = "▁"
 
 
@@ -58,7 +58,7 @@ def _read(data: memoryview, at: int, kind: int) -> tuple[Any, int]:
 
 
 def facts(path: Path) -> dict[str, Any]:
-    """What a file in GGUF says before its tensors."""
+    """Return the metadata of a GGUF file, which comes before its tensors."""
     data = memoryview(path.read_bytes())
     magic, _, _, count = struct.unpack_from("<4sIQQ", data)
     assert magic == b"GGUF", path
@@ -77,7 +77,7 @@ QWEN_TOKENS: Final = (
     *("<|fim_middle|>", "<|fim_suffix|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>", "<tool_response>"),
     *("</tool_response>", "<think>", "</think>"),
 )
-"""Special tokens of Qwen3.5 and later, in the order of their ids, which begin behind the pieces'."""
+"""Special tokens of Qwen3.5 and later, in the order of their ids, which follow those of the pieces."""
 
 
 LLAMA_3_TOKENS: Final = (
@@ -85,52 +85,52 @@ LLAMA_3_TOKENS: Final = (
     *("<|finetune_right_pad_id|>", "<|step_id|>", "<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>"),
     *("<|eot_id|>", "<|python_tag|>", "<|image|>"),
 )
-"""The first special tokens of Llama 3, as the module of its tokenizer in `llama-models` has them."""
+"""The first special tokens of Llama 3, from its tokenizer's module in `llama-models`."""
 LLAMA_4_TOKENS: Final = (
     *("<|begin_of_text|>", "<|end_of_text|>", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>"),
     *("<|header_start|>", "<|header_end|>", "<|eom|>", "<|eot|>", "<|step|>"),
     *(f"<|text_post_train_reserved_special_token_{number}|>" for number in range(6)),
     *("<|python_start|>", "<|python_end|>", "<|finetune_right_pad|>"),
 )
-"""The same of Llama 4."""
+"""The first special tokens of Llama 4, from the same source."""
 TEKKEN_TOKENS: Final = (
     *("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"),
     *("[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]"),
     *("[PREFIX]", "[MIDDLE]", "[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]"),
 )
-"""The first special tokens of Mistral's Tekken, as `mistral-common` has them."""
+"""The first special tokens of Mistral's Tekken, from `mistral-common`."""
 LATER_TEKKEN_TOKENS: Final = {32: "[ARGS]", 33: "[CALL_ID]", 34: "[THINK]", 35: "[/THINK]"}
-"""Further ones of later models, by id, as their recorded turns have them."""
+"""More special tokens of later models, by id, from recorded turns of those models."""
 
 
 def ranked(path: Path) -> dict[bytes, int]:
-    """Piece -> rank, of a file with a piece in base 64 and its rank in each line."""
+    """Map each piece to its rank. Each line of the file has a piece in base 64, and its rank."""
     return {b64decode(piece): int(rank) for piece, rank in map(str.split, path.read_text().splitlines())}
 
 
 def qwen(path: Path, split: str = QWEN_3_5_SPLIT) -> Any:
-    """A vocabulary of Qwen."""
+    """Return a tokenizer with a vocabulary of Qwen."""
     ranks = ranked(path)
     special = {token: len(ranks) + place for place, token in enumerate(QWEN_TOKENS)}
     return _byte_pairs(ranks, special, split, "<|im_end|>")
 
 
 def llama_3(path: Path) -> Any:
-    """Llama 3's vocabulary."""
+    """Return a tokenizer with Llama 3's vocabulary."""
     ranks = ranked(path)
     special = {token: len(ranks) + place for place, token in enumerate(LLAMA_3_TOKENS)}
     return _byte_pairs(ranks, special, LLAMA_3_SPLIT, "<|eot_id|>", whole_words=True)
 
 
 def llama_4(path: Path) -> Any:
-    """Llama 4's vocabulary."""
+    """Return a tokenizer with Llama 4's vocabulary."""
     ranks = ranked(path)
     special = {token: len(ranks) + place for place, token in enumerate(LLAMA_4_TOKENS)}
     return _byte_pairs(ranks, special, O200K_SPLIT, "<|eot|>", whole_words=True)
 
 
 def tekken(path: Path) -> Any:
-    """Mistral's Tekken, whose special tokens have the first ids."""
+    """Return Mistral's Tekken, whose special tokens have the first ids."""
     read = json.loads(path.read_text())
     config = read["config"]
     first = config["default_num_special_tokens"]
@@ -142,14 +142,14 @@ def tekken(path: Path) -> Any:
 
 
 def deepseek(path: Path) -> Any:
-    """DeepSeek's own file."""
+    """Return the tokenizer in DeepSeek's own file."""
     from transformers import PreTrainedTokenizerFast
 
     return PreTrainedTokenizerFast(tokenizer_file=str(path), eos_token="<｜end▁of▁sentence｜>")
 
 
 def gpt_oss() -> Any:
-    """gpt-oss's vocabulary, which OpenAI's encoder holds."""
+    """Return a tokenizer with gpt-oss's vocabulary, which OpenAI's encoder holds."""
     from openai_harmony import HarmonyEncodingName, load_harmony_encoding
 
     encoding = load_harmony_encoding(HarmonyEncodingName.HARMONY_GPT_OSS)
@@ -167,13 +167,13 @@ def _byte_pairs(
     *,
     whole_words: bool = False,
 ) -> Any:
-    """A tokenizer that merges the pair of the lowest rank first.
+    """Make a tokenizer that merges the pair with the lowest rank first.
 
     Args:
-        ranks: id of each piece.
-        special: id of each special token.
-        split: pattern of the words that are merged apart from each other.
-        whole_words: a word that is a piece is never split.
+        ranks: the id of each piece.
+        special: the id of each special token.
+        split: the pattern of a word; pieces merge only within a word.
+        whole_words: whether a word that is itself a piece is never split.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers.convert_slow_tokenizer import bytes_to_unicode
@@ -200,7 +200,7 @@ def _byte_pairs(
 
 
 def gemma(path: Path) -> Any:
-    """Gemma 4's vocabulary, of a file in GGUF."""
+    """Return a tokenizer with Gemma 4's vocabulary, from a GGUF file."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     metadata = facts(path)
@@ -217,7 +217,7 @@ def gemma(path: Path) -> Any:
 
 
 def mistral(path: Path) -> Any:
-    """An older vocabulary of Mistral, of a model of SentencePiece."""
+    """Return a tokenizer with an older vocabulary of Mistral, from a SentencePiece model."""
     from transformers.utils import sentencepiece_model_pb2_new as sentencepiece
 
     model: Any = sentencepiece.ModelProto()
@@ -232,14 +232,14 @@ def mistral(path: Path) -> Any:
 def _scored(
     pieces: Sequence[str], scores: Sequence[float], plain: Sequence[bool], special: Sequence[str], eos: str
 ) -> Any:
-    """A tokenizer that makes the piece of the highest score first.
+    """Make a tokenizer that merges into the piece with the highest score first.
 
     Args:
-        pieces: in the order of their ids.
-        scores: of each piece.
+        pieces: all pieces, in the order of their ids.
+        scores: the score of each piece.
         plain: whether a piece is made of others, and is neither special nor a byte.
-        special: special tokens.
-        eos: the one that ends a turn.
+        special: the special tokens.
+        eos: the special token that ends a turn.
     """
     from tokenizers import Tokenizer, decoders, models, normalizers
 
@@ -268,7 +268,7 @@ def _whole(backend: Any, special: Sequence[str], eos: str) -> Any:
 
 
 def samples(path: Path) -> list[tuple[str, list[int]]]:
-    """Texts, each with the ids that it must have."""
+    """Return texts, each with its right ids."""
     texts = path.with_name(f"{path.name}.inp").read_text().split("\n__ggml_vocab_test__\n")
     ids = path.with_name(f"{path.name}.out").read_text().splitlines()
     return [(text, [int(one) for one in line.split()]) for text, line in zip(texts, ids, strict=False)]

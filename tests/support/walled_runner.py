@@ -1,6 +1,7 @@
-"""A sandbox as its pod has it, on this machine: server and runner are two users in two PID namespaces.
+"""A sandbox on this machine, set up as in its pod: server and runner are two users in two PID namespaces.
 
-As root. No capability, no new privileges; files and descriptors are divided as the pod's volumes divide them.
+It needs root. Server and runner have no capability and gain no new privileges. Files and descriptors are
+divided between them as the pod's volumes divide them.
 """
 
 from __future__ import annotations
@@ -25,19 +26,22 @@ YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 
 def scope() -> str:
-    """What this kernel lets processes of one user do to one another."""
+    """Say how far this kernel lets processes of one user trace one another."""
     return f"ptrace_scope {YAMA.read_text().strip()}" if YAMA.exists() else "no Yama, as ptrace_scope 0"
 
 
 def as_user(user: int, *command: str, namespace: bool = False) -> list[str]:
-    """A command line that runs as `user`, with no rights; `namespace`: as the first process of a new one."""
+    """Return a command line that runs `command` as `user`, with no rights.
+
+    With `namespace`, it is the first process of a new PID namespace.
+    """
     apart = ["unshare", "--pid", "--fork", "--mount-proc"] if namespace else []
     rights = ["--clear-groups", "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all"]
     return [*apart, "setpriv", f"--reuid={user}", f"--regid={user}", *rights, *command]
 
 
 def kill_runner(server: Server) -> None:
-    """End it from outside, as the kernel does where memory is out."""
+    """Kill the runner from outside, as the kernel does when memory is exhausted."""
     assert server.beside is not None
     for pid in process.living(server.beside.pid):
         process.kill(pid)
@@ -46,7 +50,10 @@ def kill_runner(server: Server) -> None:
 
 @contextmanager
 def walled(environment: str, entrypoint: str) -> Iterator[Server]:
-    """A server with its runner, not awaited; `environment` is the source of the module `walled`."""
+    """Start a server with its runner, and do not wait for it.
+
+    `environment` is the source of the module `walled`.
+    """
     folder = Path(tempfile.mkdtemp())
     shared, work = folder / "shared", folder / "work"
     try:

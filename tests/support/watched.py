@@ -1,4 +1,4 @@
-"""Made-up signals, for code that uses only their states."""
+"""Made-up signals, for tests of code that uses only their states."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WORDS = ("meaning", "number", "threshold", "reason", "source", "advice", "confir
 
 
 def a_signal(judge: Callable[[History], Reading | None] = lambda history: None, **changes: object) -> Signal:
-    """A signal that nobody need read."""
+    """Return a signal whose texts do not matter."""
     given: dict[str, object] = {
         "name": SignalName.REWARD_FLAT,
         **dict.fromkeys(WORDS, "some words"),
@@ -22,7 +22,7 @@ def a_signal(judge: Callable[[History], Reading | None] = lambda history: None, 
 
 
 def above(metric: str, threshold: float = 1.0) -> Callable[[History], Reading | None]:
-    """Over where the step's own value is."""
+    """Return a rule: its level is `OVER` if the latest value of `metric` is above `threshold`."""
 
     def judge(history: History) -> Reading | None:
         value = history.latest(metric)

@@ -1,7 +1,7 @@
-"""A real Prometheus on this machine that scrapes the pods of its cluster as the chart's PodMonitors say.
+"""A real Prometheus on this machine, which scrapes the cluster's pods as the chart's PodMonitors say.
 
-The machine is the cluster's node, and a node reaches its pods. Debian builds Prometheus without discovery by
-Kubernetes: `Discovery` lists the pods in its place, and describes them by the same labels.
+The machine is the cluster's node, and a node reaches its pods. Debian builds Prometheus without Kubernetes
+discovery. So `Discovery` lists the pods instead, and describes them by the same labels.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from headway_dashboards.asking import Question, sent
 
 SCRAPE_S = 1
 LIST_S = 1.0
-"""From one list of the pods to the next."""
+"""Seconds from one list of the pods to the next."""
 MAX_POINTS = 5000
-"""Of a curve. Prometheus refuses more than 11,000."""
+"""Points of a curve at most. Prometheus refuses more than 11,000."""
 
 
 @dataclass(frozen=True)
 class Watched:
-    """Who watches a cluster, and since when."""
+    """The Prometheus that watches a cluster, and when it began."""
 
     prometheus: Prometheus
     begun: float
-    """Unix time."""
+    """When the watch began, as Unix time."""
 
     def returns_series(self, question: Question, chosen: dict[str, str]) -> bool:
-        """Whether the question had an answer at any time since.
+        """Return whether the question had an answer at any time since the watch began.
 
-        Questions about now are asked of all that time too: the jobs have ended by now.
+        This covers all that time even for a question about now, because the jobs have ended by now.
         """
         now = time.time()
         step = max(SCRAPE_S, (now - self.begun) / MAX_POINTS)
@@ -52,10 +52,10 @@ class Watched:
 
 
 class Discovery:
-    """Writes down, again and again, which pods have a port of a name."""
+    """Repeatedly writes to files which pods have a port of a given name."""
 
     def __init__(self, folder: Path, kubeconfig: Path, places: set[tuple[str, str]]) -> None:
-        """`places`: namespaces and names of ports."""
+        """`places` are pairs of a namespace and a port's name."""
         self._folder = folder
         self._readers = {name: ApiReader(kubeconfig, name) for name in {name for name, _ in places}}
         self._places = places
@@ -64,12 +64,12 @@ class Discovery:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def file(self, namespace: str, port: str) -> Path:
-        """Where the pods of a namespace are written down."""
+        """Return the file that lists the pods of a namespace."""
         return self._folder / f"{namespace}.{port}.json"
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """It goes on while the block lasts. Raises what it failed by."""
+        """Write the files while the block lasts. At its end, raise any error that stopped the writing."""
         self._write()
         self._thread.start()
         try:
@@ -99,7 +99,7 @@ class Discovery:
 
 
 def targets(pod: Json, port: str) -> Iterator[Json]:
-    """A running pod as Prometheus discovers it; nothing where it has no port of this name."""
+    """Return a running pod as Prometheus discovers it; nothing if it has no port of this name."""
     status, meta = pod["status"], pod["metadata"]
     if status.get("phase") != "Running" or "podIP" not in status or "deletionTimestamp" in meta:
         return
@@ -116,11 +116,11 @@ def targets(pod: Json, port: str) -> Iterator[Json]:
 def watched_cluster(
     folder: Path, kubeconfig: Path, *, system: str, namespaces: Sequence[str]
 ) -> Iterator[Watched]:
-    """A cluster under watch, as long as the block lasts; `system` is the operator's namespace."""
+    """Watch a cluster while the block lasts. `system` is the operator's namespace."""
     often = f"{SCRAPE_S}s"
     values: Json = {
         "watchNamespaces": [*namespaces],
-        # A gate that is not met raises the alert too.
+        # An evaluation gate that is not met raises the alert too.
         "prometheusRule": {"enabled": True, "expectedFailures": []},
         "podMonitor": {"enabled": True, "interval": often, "scrapeTimeout": often},
     }

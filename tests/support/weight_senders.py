@@ -1,4 +1,4 @@
-"""A learner's sender of weights that a test has for a while, and that leaves no transfer behind."""
+"""A learner's sender of weights that lasts for a block of a test, and leaves no transfer behind."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def sending(key: str, *, patience: float = 20, host: str = "127.0.0.1", port: int = 0) -> Iterator[Sender]:
-    """One that waits for a server for `patience` seconds, and whose transfers have all come to an end after.
+    """Yield a sender that waits `patience` seconds for a server; end all its transfers after the block.
 
-    A thread that waits in torch's store while the interpreter is torn down aborts the process.
+    Otherwise a thread could still wait in torch's store when the interpreter exits, which aborts the process.
     """
     import torch
 

@@ -1,16 +1,16 @@
-"""One job whose every `/metrics` is there to be scraped: coordinator, broker, servers, operator.
+"""One job with a `/metrics` for each of its parts: coordinator, broker, servers, operator.
 
-Real are
+These parts are real:
 
 - the coordinator with its whole loop,
 - the broker with its pool and leases,
 - the operator's planner and telemetry over a cache that holds the job, and
 - the port of the rollout servers for scrapers.
 
-Played are the model's words and the optimizer's metrics (`a_course`), Kubernetes' API of pods
-(`played_pods`), and weight agents. vLLM's own metrics are a recording of a real one (`recorded_vllm`).
+These parts are simulated: the model's words and the optimizer's metrics (`a_course`), Kubernetes' API of pods
+(`played_pods`), and weight agents. vLLM's own metrics are a recording of a real vLLM (`recorded_vllm`).
 
-The job runs in a thread of its own, as does what answers for it.
+The job runs in its own thread, and so does the code that answers for it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from headway_sandbox.broker.warm import WarmPool
 NAMESPACE, JOB = "team", "refunds"
 SERVERS = 2
 LOST_EVERY_SECONDS = 4.0
-"""So often the node under a sandbox is lost."""
+"""Seconds from one loss of a sandbox's node to the next."""
 BOOK = PriceBook(
     name="test",
     entries=[
@@ -84,7 +84,7 @@ BOOK = PriceBook(
 
 @dataclass
 class Shown:
-    """Where to scrape what, while the job goes on."""
+    """Where to scrape each part while the job runs."""
 
     fleet: Fleet
     course: Course
@@ -96,7 +96,7 @@ class Shown:
 
 
 def configured(folder: Path, steps: int) -> JobConfig:
-    """The job as its coordinator and its broker read it."""
+    """Return the job as its coordinator and its broker read it."""
     fields: Json = {
         "algorithm": {"batchSize": 4, "groupSize": 4},
         "schedule": {"maxSteps": steps, "maxEpochs": 1000},
@@ -126,7 +126,7 @@ def configured(folder: Path, steps: int) -> JobConfig:
 
 
 def resting(mean_seconds: float, rng: random.Random) -> Fault:
-    """Answer after a while, of exponential length."""
+    """Return a fault that delays each answer by an exponentially distributed time."""
 
     async def rest(request: web.Request) -> None:
         await asyncio.sleep(rng.expovariate(1 / mean_seconds))
@@ -136,7 +136,7 @@ def resting(mean_seconds: float, rng: random.Random) -> Fault:
 
 @asynccontextmanager
 async def broker(config: JobConfig, api: PlayedPods) -> AsyncIterator[str]:
-    """The real one."""
+    """Run the real broker while the block lasts; yield its URL."""
     metrics, kind = Metrics(config), pods.SandboxKind(config)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
         limits = pool.Limits(minimum=4, maximum=config.max_episodes, starting_at_once=16)
@@ -154,7 +154,7 @@ async def broker(config: JobConfig, api: PlayedPods) -> AsyncIterator[str]:
 
 
 def losing(api: PlayedPods) -> asyncio.Task[None]:
-    """Now and then a sandbox is gone with an episode in it."""
+    """Start a task that now and then loses a sandbox with an episode in it."""
 
     async def lose() -> None:
         while True:
@@ -167,7 +167,7 @@ def losing(api: PlayedPods) -> asyncio.Task[None]:
 
 @asynccontextmanager
 async def listening(app: web.Application, host: str = "127.0.0.1") -> AsyncIterator[str]:
-    """The URL of a server of this process."""
+    """Serve `app` from this process; yield its URL."""
     runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, host, 0).start()
@@ -178,7 +178,7 @@ async def listening(app: web.Application, host: str = "127.0.0.1") -> AsyncItera
 
 
 def weight_agent(rng: random.Random) -> Scripted:
-    """It takes the weights it is asked to take, after a moment. The first ones are not those described."""
+    """Return an agent that takes weights after a delay, but reports a wrong digest for the first."""
     made = Scripted({**weights_slot("?slot=validation"), **weights_slot()})
     take, refused = made.answers["POST /v1/weights"], [True]
 
@@ -199,7 +199,7 @@ def weight_agent(rng: random.Random) -> Scripted:
 
 
 class PacedLearner(ScriptedLearner):
-    """A step takes its time; the last one waits until it may be taken."""
+    """A learner whose steps take time. The last step waits until the test allows it."""
 
     pace = 0.6
     last = 0
@@ -215,7 +215,7 @@ class PacedLearner(ScriptedLearner):
 async def _live(
     folder: Path, steps: int, pace: float, shown: Shown, ready: threading.Event, over: asyncio.Event
 ) -> None:
-    """The whole job, until `over` or its end."""
+    """Run the whole job, until `over` or its end."""
     rng, config, store, port = random.Random(3), configured(folder, steps), FileStore(), free_port()
     api = PlayedPods(rng)
     async with AsyncExitStack() as stack:
@@ -268,7 +268,7 @@ async def _live(
 
 
 async def _server(stack: AsyncExitStack, folder: Path, shown: Shown, rng: random.Random) -> Endpoint:
-    """A rollout server: scripted, except for its metrics and the port that scrapers reach."""
+    """Serve a rollout server. It is scripted, except for its metrics and the port for scrapers."""
     made, replay = speaking_engine(folder, shown.course.says), Replay()
 
     async def metrics(request: web.Request) -> web.StreamResponse:
@@ -286,7 +286,7 @@ async def _server(stack: AsyncExitStack, folder: Path, shown: Shown, rng: random
 
 @contextmanager
 def whole_job(folder: Path, *, steps: int, pace: float) -> Iterator[Shown]:
-    """A job that goes on in another thread while the block lasts; its last step waits for the end."""
+    """Run a job in another thread while the block lasts; its last step waits for the end of the block."""
     shown = Shown(Fleet(NAMESPACE, JOB, steps), Course())
     ready, failure = threading.Event(), list[BaseException]()
     loop = asyncio.new_event_loop()

@@ -1,7 +1,7 @@
-"""Training runs as they lie in the store, made of thin air: what shows a run is tried on them.
+"""Invented training runs, as they lie in the store, for tests of code that shows a run.
 
-Metrics and episodes are functions of the step, so a test can say what a page must show. The records, their
-names in the store and the statistics over them are the product's.
+Metrics and episodes are functions of the step, so a test can say what a page must show. The product's own
+code makes the records, their names in the store and the statistics over them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from headway_coordinator.spool import Spool
 
 Course = Literal["good", "collapsed"]
 HOSTILE: Final = "<script>alert(1)</script> & $x_1$"
-"""It is in every conversation: what a stranger's tool may answer."""
+"""Text that a stranger's tool could answer. It is in every conversation."""
 
 
 BEGUN: Final = 1_767_312_000.0
@@ -63,15 +63,15 @@ SPANS: Final = [
     EpisodeSpan(kind="turn", name="1", began=5, ended=7),
     EpisodeSpan(kind="judgement", began=7, ended=8),
 ]
-"""What each episode waits for, of its 8 seconds; the learner has the batch half a second after them."""
+"""What each episode waits for in its 8 seconds. The learner has the batch half a second later."""
 LEARNER: Final = {"report": 0.5, "wait_for_batch": 9.0, "policy_update": 2.5}
-"""What the learner does of a step, in its order. An episode is queued when the wait begins."""
+"""Seconds of each part of the learner's step, in order. An episode is queued when the wait begins."""
 FINDINGS: Final = (
     Finding("foothold", "Pass", "41 of 96 episodes earn more than 0."),
     Finding("reward-variance", "Warn", "5 of 24 groups differ.", advice="Raise algorithm.groupSize."),
     Finding("scorer-agrees", "Unknown", "No episode has both.", advice="Return an external score.", needs=32),
 )
-"""What the preflight found."""
+"""The findings of the preflight."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +83,12 @@ class Made:
 
     @property
     def folder(self) -> Path:
-        """Its folder."""
+        """The folder of the run."""
         return Path(self.layout.root.removeprefix("file://"))
 
 
 def chance(course: Course, step: int, steps: int) -> float:
-    """How likely an episode earns everything at a step."""
+    """The chance that an episode of a step earns the full reward."""
     done = step / max(1, steps)
     risen = 0.35 + 0.6 * (1 - math.exp(-3 * done))
     return risen if course == "good" or done < 0.5 else 0.0
@@ -107,8 +107,10 @@ def write(
     remedy_at: int | None = None,
     **spec: Any,
 ) -> Made:
-    """Write a run below `root`: `steps` steps of `groups` groups of `size` episodes, validated each `every`
-    steps. The step `remedy_at` is a remedy, and has no groups."""
+    """Write a run below `root`: `steps` steps of `groups` groups of `size` episodes.
+
+    A validation comes after each `every` steps. The step `remedy_at` is a remedy, and has no groups.
+    """
     layout = Layout(f"file://{root}", "team", name, "0f0e0d0c-1111-4222-8333-444455556666")
     store, rng = FileStore(), random.Random(f"{course}/{steps}")
     spool = Spool(store, layout)
@@ -135,7 +137,7 @@ def write(
 
 
 def _report(name: str, billed: list[UsageEvent]) -> dict[str, Any]:
-    """`report.json`: what a page shows of it."""
+    """Make `report.json`, with the parts that a page shows."""
     days = fold(billed)
     used = usage(days, DEFAULT, datetime.fromtimestamp(BEGUN, UTC).date()).as_object()
     return {
@@ -147,7 +149,7 @@ def _report(name: str, billed: list[UsageEvent]) -> dict[str, Any]:
 
 
 def config(layout: Layout, **spec: Any) -> JobConfig:
-    """The job that the run is of."""
+    """Return the run's job."""
     fields = {
         "model": {"base": "hf://acme/tiny"},
         "data": {split: {"uri": f"s3://acme/{split}.jsonl"} for split in ("train", "validation")},
@@ -160,7 +162,7 @@ def config(layout: Layout, **spec: Any) -> JobConfig:
 
 
 def _remedied(spool: Spool, step: int) -> None:
-    """A step without groups, which lowers the learning rate."""
+    """Make a step without groups, which lowers the learning rate."""
     directive = Directive(remedy="LowerLearningRate")
     in_force = InForce(number=1, learning_rate=1e-6)
     why = "RewardCollapsed is raised: the reward fell from 0.9 to 0.1."
@@ -180,7 +182,7 @@ def _remedied(spool: Spool, step: int) -> None:
 def _stepped(
     spool: Spool, step: int, odds: float, groups: int, size: int, rng: random.Random
 ) -> list[UsageEvent]:
-    """A step that trains; what it used."""
+    """Write a step that trains; return its usage."""
     made = [_group(f"t0-{step * groups + n:06d}", step - 1, odds, size, rng, step) for n in range(groups)]
     for each in made:
         spool.put(each)
@@ -217,7 +219,7 @@ def _stepped(
 
 
 def _validated(spool: Spool, step: int, odds: float, rng: random.Random) -> list[UsageEvent]:
-    """A validation; what it used."""
+    """Write a validation; return its usage."""
     rows = [
         _group(f"v{step:06d}-{row:06d}", step, odds, 1, rng).model_copy(
             update={"purpose": Purpose.VALIDATION, "row": row}
@@ -231,7 +233,7 @@ def _validated(spool: Spool, step: int, odds: float, rng: random.Random) -> list
 
 
 def _group(name: str, step: int, odds: float, size: int, rng: random.Random, trained: int = 0) -> GroupRecord:
-    """A group. `trained`: the step that takes it, which its episodes end before."""
+    """Make a group. `trained` is the step that trains on it; its episodes end before that step."""
     rewards = [1.0 if rng.random() < odds else rng.choice([0.0, 0.25]) for _ in range(size)]
     made = learner_rig.group(name, rewards, step=step)
     return made.model_copy(
@@ -243,7 +245,7 @@ def _group(name: str, step: int, odds: float, size: int, rng: random.Random, tra
 
 
 def _with_conversation(episode: EpisodeRecord, rng: random.Random, trained: int) -> EpisodeRecord:
-    """With a conversation, a score that is stricter than the reward, and now and then another outcome."""
+    """Add a conversation, a score stricter than the reward, and now and then another outcome."""
     call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": "here"}'}}
     messages = [
         {"role": "system", "content": "Answer in a tag."},
@@ -284,5 +286,5 @@ WORDS: Final = ("ab", " c", "<d>", "\n", "é")
 
 
 def decode(ids: Any) -> str:
-    """Text of token ids, without a tokenizer."""
+    """Return a text for token ids, without a tokenizer."""
     return "".join(WORDS[each % len(WORDS)] for each in ids)

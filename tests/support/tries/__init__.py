@@ -1,1 +1,1 @@
-"""What strangers try on a cluster: programs that run in its pods, and how they get there."""
+"""Attacks that strangers try on a cluster: programs for its pods, and the objects that run them."""

@@ -1,8 +1,8 @@
-"""Sends a gateway more than it takes, many times at once and without a token; runs in a stranger's pod:
+"""Sends a gateway more than it accepts, many times at once and without a token, from a stranger's pod:
 
     kubectl exec -i POD -- python3 - ADDRESS PORT TIMES BYTES < flood.py
 
-One JSON list is printed: what each was answered, as status and code.
+The program prints one JSON list: the status and error code that each request got.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HEAD = b"POST /complete-rollout HTTP/1.1\r\nHost: gateway\r\nContent-Type: appli
 
 
 def answered(number: int) -> list[object]:
-    """One of them; every other one does not say how long it is."""
+    """Send one request, and return its status and error code. Every other request states no length."""
     address, port, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[4])
     chunked = number % 2 == 1
     length = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % size

@@ -1,7 +1,7 @@
-"""An environment that knocks at addresses from its import on, every 10 ms for 5 s: a policy may come late.
+"""Tries to connect to addresses every 10 ms for 5 s, because a network policy may take effect late.
 
-Then it runs code against its own server, as a tool might that starts programs. Mounted beside the example's
-environment; who mounts it fills in TARGETS and CODE.
+The environment starts this at its import. Later it runs code against its own server, as a tool that starts
+programs could. A test mounts it beside the example's environment, and fills in TARGETS and CODE.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from headway_sandbox.reported import ReportedReward
 
 TARGETS: list[tuple[str, int]] = []
 CODE = ""
-"""Is given the server's process, and prints what it got of it."""
+"""Code that gets the id of the server's process, and prints what it could learn from that process."""
 KNOCKING_S = 5.0
 PAUSE_S = 0.01
 HELD_S = 0.2
 """How long a connection may take to open."""
 FEW = 50
-"""Fewer knocks at an address would say nothing."""
+"""With fewer attempts at an address, the result would mean nothing."""
 
 
 class Knocker(threading.Thread):
-    """Knocks at all of them."""
+    """A thread that tries to connect to all targets."""
 
     def __init__(self, targets: list[tuple[str, int]]) -> None:
         super().__init__(daemon=True)
@@ -71,7 +71,7 @@ KNOCKER.start()
 
 
 class Knocking(ReportedReward):
-    """Tells what opened, and what the code got, beside the agent's own reward."""
+    """Reports what opened and what the code got, beside the agent's own reward."""
 
     def reward(self, transcript: Transcript) -> Reward:
         KNOCKER.join()

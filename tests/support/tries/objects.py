@@ -1,4 +1,4 @@
-"""Objects of a cluster that a stranger makes: a program of this folder, served in a pod of its own."""
+"""Objects that a stranger creates in a cluster, to run a program of this folder in its own pod."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RESTRICTED: Json = {
 
 
 def module(namespace: str, name: str, replaced: Mapping[str, str] | None = None) -> Json:
-    """A ConfigMap that holds a program, with text of it replaced."""
+    """Return a ConfigMap that holds a program, with parts of its text replaced."""
     source = (HERE / f"{name}.py").read_text()
     for old, new in (replaced or {}).items():
         assert source.count(old) == 1, old
@@ -28,14 +28,14 @@ def module(namespace: str, name: str, replaced: Mapping[str, str] | None = None)
 
 
 def mounted(name: str) -> tuple[Json, Json]:
-    """Volume and mount of such a program, beside the example's environment."""
+    """Return the volume and mount of such a program, beside the example's environment."""
     file = f"{name}.py"
     mount = {"name": name, "mountPath": f"/environment/{file}", "subPath": file}
     return {"name": name, "configMap": {"name": f"tried-{name}"}}, mount
 
 
 def served(namespace: str, name: str, image: str, port: int) -> list[Json]:
-    """A Pod that runs a program, and a Service of the same name before it."""
+    """Return a Pod that runs a program, and a Service of the same name for it."""
     volume, mount = mounted(name)
     where = {"name": f"tried-{name}", "namespace": namespace}
     container = {

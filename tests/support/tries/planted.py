@@ -1,4 +1,4 @@
-"""What somebody who may write the bucket puts in the place of a checkpoint's file."""
+"""Data with which somebody who may write the bucket replaces a checkpoint's file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Planted:
-    """Whoever unpickles it calls a function."""
+    """An object that calls a function when it is unpickled."""
 
     def __init__(self, call: Callable[..., object], *arguments: str) -> None:
         self._call, self._arguments = call, arguments
@@ -19,7 +19,10 @@ class Planted:
 
 
 def rewritten(record: bytes, name: str, data: bytes) -> bytes:
-    """A record whose digest of the file `name` is that of `data`, as who knows the format writes it."""
+    """Return `record` with the size and digest of `data` for the file `name`.
+
+    An attacker who knows the format could write this.
+    """
     content = json.loads(record)
     files = content["files"] if "files" in content else content["state"]["files"]
     for file in files:

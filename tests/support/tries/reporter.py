@@ -1,6 +1,6 @@
-"""An agent that reports what no metric can hold before it reports what its episode was worth.
+"""An agent that reports values which no metric can hold, and then its episode's reward.
 
-Runs beside the example's service, from the environment's image.
+It runs beside the example's service, from the environment's image.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ GREAT: tuple[Json, ...] = ({"Rewards": [1e200]}, {"Rewards": [-1e200]}, {"Metric
 
 
 def play(task: Json) -> None:
-    """One episode. How many of its reports were refused by name is a metric of the last one."""
+    """Play one episode. A metric of its last report counts the reports that were refused by name."""
     metadata = task["metadata"]
     endpoint = metadata["endpoint"]
     name = {"JobArn": metadata["jobArn"], "TrajectoryId": metadata["rolloutId"]}
@@ -34,7 +34,7 @@ def play(task: Json) -> None:
 
 
 def is_refused(endpoint: str, report: Json) -> bool:
-    """Whether a report is refused as out of range."""
+    """Return whether a report is refused as out of range."""
     try:
         post(f"{endpoint}/update-reward", report)
     except EpisodeEndedError as ended:

@@ -1,6 +1,7 @@
-"""The real store, and in the model's folder a key that leads out: who may write the bucket can make one.
+"""A proxy of the real store, which adds a key to the model's folder that leads out of it.
 
-Runs from any image with Python. What is asked goes on to UPSTREAM as it came, so that its signatures hold.
+Whoever may write the bucket can make such a key. The proxy runs from any image with Python. It passes each
+request to UPSTREAM unchanged, so that its signature stays valid.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ ENTRY = (
     '<ETag>"0"</ETag><Size>1</Size><StorageClass>STANDARD</StorageClass></Contents></ListBucketResult>'
 )
 OWN = ("connection", "expect", "keep-alive", "transfer-encoding")
-"""Headers of one connection."""
+"""Headers that belong to one connection, and are not passed on."""
 
 
 class Store(BaseHTTPRequestHandler):
-    """Passes on."""
+    """Passes requests on to the real store."""
 
     protocol_version = "HTTP/1.1"
 
     def pass_on(self) -> None:
-        """One request."""
+        """Pass on one request."""
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         sent = {name: value for name, value in self.headers.items() if name.lower() not in OWN}
         upstream = HTTPConnection(*UPSTREAM, timeout=60)
@@ -58,7 +59,7 @@ class Store(BaseHTTPRequestHandler):
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = pass_on
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nobody reads it."""
+        """Log nothing, because nobody reads it."""
 
 
 if __name__ == "__main__":
