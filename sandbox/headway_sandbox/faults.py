@@ -43,7 +43,7 @@ def described(error: BaseException, method: object = None) -> str:
     try:
         text = shortened(str(error))
     except Exception:  # the environment's own exception class may raise
-        text = "(its text cannot be had)"
+        text = "(its text cannot be read)"
     at = place(frames(error.__traceback__)) or home(method)
     return f"{type(error).__name__}: {text}" + (f" ({at})" if at else "")
 

@@ -68,7 +68,7 @@ class Questions:
         document = written(name, messages, schema)
         with self._changed:
             if not self._names:
-                raise RuntimeError("a judge is asked in reward and score, by a name that spec.judges has")
+                raise RuntimeError("call judge only in reward or score, with the name of one of spec.judges")
             if name not in self._names:
                 raise ValueError(f"there is no judge {name}; spec.judges has {', '.join(self._names)}")
             if len(self._all) >= MAX_QUESTIONS:

@@ -132,12 +132,12 @@ class Session:
                 messages, tools = observation.messages, [tool.spec for tool in offered]
                 if len(messages) > bounds.MESSAGES or len(tools) > bounds.TOOLS:
                     text = f"at most {bounds.MESSAGES} messages and {bounds.TOOLS} tools"
-                    raise bounds.InvalidReturnError(f"more than is read: {text}")
+                    raise bounds.InvalidReturnError(f"too much: return {text}")
                 answer = {"messages": messages, "tools": tools}
                 if self._environment.group_reward is not None:
                     answer["grouped"] = True
                 if (size := len(bounds.written(answer))) > bounds.ANSWER:
-                    raise bounds.InvalidReturnError(f"{size} bytes, and the most is {bounds.ANSWER}")
+                    raise bounds.InvalidReturnError(f"{size} bytes; return at most {bounds.ANSWER}")
             self._tools = {tool.name: tool for tool in offered}
             return answer
 

@@ -186,7 +186,7 @@ def test_an_oversized_name_is_not_repeated(server: Server) -> None:
         ("'x' * 5_000_000", "tool give returned 5000000 characters; show the agent 4194304 at most"),
         ("['x' * 5_000_000]", "characters; show the agent 4194304 at most"),
         ("1 / 0", "tool give raised ZeroDivisionError: division by zero"),
-        ("mute()", "tool give raised Mute: (its text cannot be had)"),
+        ("mute()", "tool give raised Mute: (its text cannot be read)"),
         ("__import__('json').loads('{')", "tool give raised JSONDecodeError"),
     ],
 )
@@ -218,7 +218,7 @@ def test_undecodable_bytes_reach_the_agent_as_question_marks(server: Server) -> 
         ("Observation([{'content': {1}}])", "a value that is not JSON: Object of type set"),
         ("Observation([{'content': float('nan')}])", "a value that is not JSON: Out of range float values"),
         ("Observation([user('?')] * 20_000)", "at most 10000 messages"),
-        ("Observation([user('x' * 8_000_000)])", "and the most is"),
+        ("Observation([user('x' * 8_000_000)])", "; return at most"),
         ("Observation([{'content': deep(300)}])", "nested more than 96 levels deep"),
         ("None", "AttributeError"),
     ],
