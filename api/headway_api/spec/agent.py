@@ -145,7 +145,7 @@ class AgentSpec(SpecModel):
 
     @property
     def is_builtin(self) -> bool:
-        """Whether the platform's own loop acts. If so, nothing asks the gateway's port for a turn."""
+        """Whether the platform's own loop acts. No agent then requests turns at the gateway's port."""
         return self.http is None and self.sandboxed is None
 
     @property
@@ -162,5 +162,6 @@ class AgentSpec(SpecModel):
 
     @property
     def planned_turns(self) -> int:
-        """Turns that a context must have room for: the loop's limit, or 1 for an agent with its own loop."""
+        """Turns that the context must have room for: maxTurns of the platform's loop, or 1 for an agent with
+        its own loop."""
         return self.effective_builtin.max_turns if self.is_builtin else 1

@@ -63,7 +63,7 @@ def _built_in_or_plugin(path: str, names: tuple[str, ...]) -> Rule:
 
 
 class Clip(SpecModel):
-    """Bounds of the ratio between the trained and the old policy's probability of a token. With the ratio
+    """Bounds of the ratio between the trained and the old policy's probability of a token. If ratio is
     sequence, as in gspo, they bound the geometric mean of these ratios over a training row."""
 
     validations = (
@@ -96,7 +96,7 @@ class Bounds(NamedTuple):
     """The bounds that the loss applies."""
 
     low: float
-    """0 bounds nothing: no ratio is below it."""
+    """Lower bound of the ratio. 0 means no bound, because no ratio is negative."""
     high: float
 
 
@@ -145,21 +145,21 @@ class Kl(SpecModel):
     )
 
     coefficient: Annotated[float, Field(ge=0, le=10)] = 0.0
-    """Weight of the penalty; 0 is none."""
+    """Weight of the penalty; 0 switches it off."""
     estimator: Literal["k1", "k2", "k3"] = "k3"
     """How the divergence is estimated at a token. d is the log-probability under the trained model minus that
     under the base model. k1 is d, k2 is d^2 / 2, k3 is exp(-d) + d - 1."""
 
 
 class Entropy(SpecModel):
-    """Bonus for staying undecided."""
+    """Bonus for the policy's entropy."""
 
     coefficient: Annotated[float, Field(ge=0, le=10)] = 0.0
-    """Weight of the bonus; 0 is none."""
+    """Weight of the bonus; 0 switches it off."""
 
 
 class AlgorithmSpec(SpecModel):
-    """The objective, the size of a step, and the staleness that is allowed."""
+    """The objective, the size of a batch, and the staleness that is allowed."""
 
     validations = (
         Rule(
@@ -300,7 +300,7 @@ class AlgorithmSpec(SpecModel):
     loss, ratio, advantage.method, reduction and correction may then name. docs/algorithms.md shows how to put
     the modules on the learner's path."""
     batch_size: Annotated[int, Field(ge=1, le=4096)] = 128
-    """Prompts of a training step. The job samples groupSize episodes on each."""
+    """Prompts in a training step. The job samples groupSize episodes on each."""
     group_size: Annotated[int, Field(ge=2, le=32)] = 8
     """Episodes on the same prompt. An advantage compares an episode with the others of its group. If whole
     groups score alike, lower groupSize and raise batchSize."""
@@ -318,7 +318,7 @@ class AlgorithmSpec(SpecModel):
     kl: Kl = Kl()
     """Penalty on moving away from the base model."""
     entropy: Entropy = Entropy()
-    """Bonus for staying undecided."""
+    """Bonus for the policy's entropy."""
 
     @property
     def effective_clip(self) -> Bounds | None:

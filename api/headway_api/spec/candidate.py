@@ -10,7 +10,7 @@ from headway_api.rules import Rule
 from headway_api.spec.model import name_of_hub, revision_of_hub
 
 BASE_SUFFIX = "-base"
-"""Suffix of the name of the candidate that `withBase` adds."""
+"""Suffix of the name of a base model that `withBase` adds as a candidate."""
 
 
 class CandidateModel(SpecModel):
@@ -61,10 +61,10 @@ class CandidateCheckpoint(SpecModel):
     0, of validated steps and of kept checkpoints (its spec.checkpoints)."""
     uri: Annotated[Uri, uri_scheme("the uri of a candidate's checkpoint", "s3")] | None = None
     """The address of the weights, as the training job's status.checkpoints shows it. The candidate fails if
-    the job has this step at another address, because it was deleted and created again. Absent: whatever
-    weights the job has of this step."""
+    the job has this step at another address, because it was deleted and created again. Absent: the address is
+    not checked."""
     with_base: bool = False
-    """true also measures the untrained base model, as a candidate of this name followed by `-base`."""
+    """true also measures the untrained base model, as a candidate named after this one with `-base` added."""
 
 
 class CandidateEndpoint(SpecModel):
@@ -99,15 +99,15 @@ class CandidateRescore(SpecModel):
     )
 
     uri: Annotated[Uri, uri_scheme("the uri of a candidate's rescore", "s3")]
-    """Folder of the run: status.artifacts.uri of the job that made it."""
+    """Folder of the run: status.artifacts.uri of the job that sampled the episodes."""
     candidate: Label | None = None
     """Candidate of the RLEvalJob whose episodes are scored again. For an RLTrainingJob, write step-N: the
     test split's episodes with the weights of step N."""
     step: Annotated[int, Field(ge=0, le=1000000)] | None = None
     """Step of the RLTrainingJob whose validation is scored again."""
     epoch: Annotated[int, Field(ge=0, le=1000000)] | None = None
-    """Epoch of the RLTrainingJob whose training episodes are scored again, from 0. Rows that training did not
-    reach in this epoch are lost."""
+    """Epoch of the RLTrainingJob whose training episodes are scored again, counted from 0. Rows that training
+    did not reach in this epoch count as lost."""
 
 
 class Candidate(SpecModel):
@@ -127,8 +127,8 @@ class Candidate(SpecModel):
     model: CandidateModel | None = None
     """An unchanged model."""
     checkpoint: CandidateCheckpoint | None = None
-    """A training job's result."""
+    """Weights of a training job."""
     endpoint: CandidateEndpoint | None = None
     """A model served elsewhere."""
     rescore: CandidateRescore | None = None
-    """A stored run, scored again."""
+    """Stored episodes of an earlier run, scored again."""

@@ -13,7 +13,7 @@ FORMATS: tuple[Format, ...] = ("parquet", "jsonl", "json", "csv")
 
 
 class Dataset(SpecModel):
-    """A table with one prompt a row. Every column reaches the environment and its reward."""
+    """A table with one prompt in each row. The environment and its reward receive every column."""
 
     validations = (
         Rule(
@@ -29,8 +29,8 @@ class Dataset(SpecModel):
     format: Format | None = None
     """Format of the file. Absent: the ending of uri decides."""
     prompt_column: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    """Column that no row may leave empty. Absent: `prompt`, if there is one. The environment receives every
-    column, and makes the messages."""
+    """Column with the prompt; no row may leave it empty. Absent: `prompt`, if the file has this column. The
+    environment receives every column, and makes the messages."""
 
     task_column: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """Column that names the task of a row. Metrics are then also shown by task."""
@@ -40,7 +40,7 @@ class Dataset(SpecModel):
 
     @property
     def effective_format(self) -> Format:
-        """The format that the spec gives, or the one that the file's ending names."""
+        """The format that the spec gives, otherwise the format that the ending of `uri` names."""
         if self.format is not None:
             return self.format
         ending = self.uri.rpartition(".")[2]

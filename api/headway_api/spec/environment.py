@@ -1,4 +1,4 @@
-"""What an episode acts on: the user's tools, state and reward, and the sandbox that holds them."""
+"""The environment of an episode: the user's tools, state and reward, and the sandbox that holds them."""
 
 import re
 from typing import Annotated, Literal
@@ -28,15 +28,15 @@ class WarmPool(SpecModel):
     """Idle sandboxes that are kept ready while the job runs. 0: each sandbox starts when an episode asks for
     it."""
     max: Annotated[int, Field(ge=1, le=4096)] | None = None
-    """Maximum sandboxes of the job at one time, idle and in use together. Absent: as many as episodes in
-    flight."""
+    """Maximum sandboxes of the job at one time, idle and in use together. Absent: as many as episodes may be
+    in flight."""
 
 
 class Sandbox(SpecModel):
     """The pod that an episode runs in: restricted, without network or credentials, deleted afterwards."""
 
     provider: Literal["pods"] = "pods"
-    """Who makes the sandboxes: pods is Headway's own pool."""
+    """What provides the sandboxes. pods: Headway's own pool of pods."""
     runtime_class_name: Subdomain | None = None
     """RuntimeClass of the pods, for stronger isolation of untrusted code (gvisor, kata). Absent: the
     cluster's default runtime."""
@@ -45,7 +45,7 @@ class Sandbox(SpecModel):
     neighbours. Absent: the operator's default."""
     runs_code: bool = False
     """Whether tools run code for the model. true: a second container, `runner`, runs the code as another
-    user, without access to the server that judges. The environment calls this container by
+    user, without access to the server that judges. The environment calls this container through
     `headway_sandbox.runner`. Both containers have the same limits. A `sandboxed` agent always has this
     container."""
     reuse: Literal["Never"] = "Never"
@@ -57,9 +57,9 @@ class Sandbox(SpecModel):
     """Maximum seconds that a sandbox may be in use, whatever the rest of the job does. An episode that still
     runs ends as an InfraError and is retried. Must be at least spec.rollout.timeoutSeconds."""
     pod_template: PodTemplate | None = None
-    """Fragment of a PodTemplateSpec merged over the platform's, for settings without a field of their own
-    (nodeSelector, tolerations, ...). Containers, volumes and variables merge by name; tolerations are added.
-    It cannot weaken the sandbox's isolation."""
+    """Fragment of a PodTemplateSpec (nodeSelector, tolerations, ...), merged over the platform's template.
+    Containers, volumes and variables merge by name; tolerations are added. It cannot weaken the sandbox's
+    isolation."""
 
 
 class EnvironmentSpec(SpecModel):
@@ -86,16 +86,16 @@ class EnvironmentSpec(SpecModel):
 
 
 class TrainingEnvironmentSpec(EnvironmentSpec):
-    """What an episode acts on, and what the preflight compares its tools with."""
+    """The environment of a training job, and the contract that the preflight compares its tools with."""
 
     contract: FreeForm | None = None
-    """What production's tools take and answer: an OpenAPI document, or an object with the list `tools` as MCP
-    describes them. The preflight compares the environment's tools with it, except for the keywords pattern,
+    """Inputs and outputs of the tools in production: an OpenAPI document, or an object with a list `tools` in
+    MCP's form. The preflight compares the environment's tools with it, except for the keywords pattern,
     patternProperties and uniqueItems. Absent: no comparison."""
 
 
 class RewardSpec(SpecModel):
-    """What a reward may be."""
+    """Which rewards are valid."""
 
     validations = (
         Rule(

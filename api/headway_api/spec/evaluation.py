@@ -43,14 +43,17 @@ _NAMED = (
 
 
 def _asked(spec: "RLEvalJobSpec") -> Iterator[tuple[str, str]]:
-    """Every metric that the gate names, with the task that the gate judges it on."""
+    """Each metric that the gate names, with the task on which the gate judges this metric."""
     if spec.gate is not None:
         yield spec.gate.metric, spec.gate.task
         yield from ((bound.metric, bound.task or spec.gate.task) for bound in spec.gate.no_worse)
 
 
 def _of_each(condition: str) -> str:
-    """CEL that is true if `condition` is true for every {metric} and {task} that the gate names."""
+    """A CEL expression: `condition` holds for each metric and task that the gate names.
+
+    `condition` has the placeholders {metric} and {task}.
+    """
     own = condition.format(metric="self.gate.metric", task="self.gate.task")
     bound = condition.format(metric="n.metric", task="(has(n.task) ? n.task : self.gate.task)")
     return f"({own}) && (!has(self.gate.noWorse) || self.gate.noWorse.all(n, {bound}))"
@@ -115,7 +118,7 @@ def _can_fail(spec: "RLEvalJobSpec") -> bool:
 
 
 def _is_bounded(spec: "RLEvalJobSpec", metric: str, task: str) -> bool:
-    """Whether spec.reward.range bounds a metric in a task. A suite's scorers have their own values."""
+    """Whether spec.reward.range bounds a metric in a task. It does not bound the scores of a suite."""
     return metric == REWARD and task not in {suite.name for suite in spec.suites}
 
 
@@ -203,11 +206,11 @@ GATE_RULES: Final = (
         "gate",
     ),
 )
-"""What the whole spec must satisfy so that its gate can be judged."""
+"""Rules that the whole spec must satisfy so that its gate can be judged."""
 
 
 class RLEvalJobSpec(SpecModel):
-    """What to measure, on what. Immutable, except for the fields that say otherwise."""
+    """Which models to measure, and on which rows. Immutable, except for the fields that say otherwise."""
 
     mutable = frozenset(
         {
@@ -317,21 +320,21 @@ class RLEvalJobSpec(SpecModel):
         Field(min_length=1, max_length=8),
         Keyed("name"),
     ]
-    """Models to measure, side by side: the same rows, the same seeds."""
+    """Models to measure, all on the same rows and with the same seeds."""
     baseline: Label | None = None
-    """Candidate that the others are compared with, pair by pair. Absent: the candidate of gate.mustBeat,
-    otherwise the first candidate."""
+    """Candidate that each other candidate is compared with, by paired differences of the same row and try.
+    Absent: the candidate of gate.mustBeat, otherwise the first candidate."""
     parallelism: Annotated[int, Field(ge=1, le=8)] = 1
     """Maximum sets of rollout servers that run at one time. Candidates of one base model share a set. When a
     set is done, the next one starts."""
     data: Dataset
-    """The prompts."""
+    """The prompts to measure on."""
     agent: AgentSpec = AgentSpec()
     """Who acts in an episode."""
     environment: EnvironmentSpec
-    """What an episode acts on."""
+    """The environment of an episode: its tools, state, reward and external score."""
     reward: RewardSpec = RewardSpec()
-    """What a reward may be."""
+    """Which rewards are valid."""
     judges: Judges = ()
     """Models that the environment's reward and score may ask. Suites have scorers of their own."""
     suites: Annotated[
@@ -341,14 +344,14 @@ class RLEvalJobSpec(SpecModel):
             json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
         ),
     ] = ()
-    """Tasks of Inspect AI that every candidate is also measured on, after the rows of data. Candidates of
-    rescore are left out: no model samples for them."""
+    """Tasks of Inspect AI that candidates are also measured on, after the rows of data. Candidates with
+    rescore are not measured on suites, because no model samples for them."""
     rollout: ServersSpec = ServersSpec()
     """How episodes are sampled. replicas counts the servers of each set."""
     evaluation: MeasureSpec = MeasureSpec()
-    """What is measured."""
+    """What is measured on each row, and what counts as success."""
     gate: Gate | None = None
-    """What must hold for the job to succeed."""
+    """Conditions on the results. The job fails if they are not met."""
     budget: BudgetSpec | None = None
     """The most the job may cost (docs/budget.md). May be changed while the job runs."""
     price_book: Subdomain | None = None
@@ -382,7 +385,8 @@ class RLEvalJobSpec(SpecModel):
 
     @property
     def candidate_names(self) -> list[str]:
-        """Names in the results, in order, with those that `withBase` adds."""
+        """Names of all candidates in the results, in order. They include the base models that `withBase`
+        adds."""
         found = []
         for candidate in self.candidates:
             found.append(candidate.name)
@@ -391,18 +395,18 @@ class RLEvalJobSpec(SpecModel):
         return found
 
     def asked(self, name: str) -> Candidate:
-        """The spec's entry of a candidate. A candidate that `withBase` added has the entry of the tuned
-        one."""
+        """The spec's entry for a candidate. For a base model that `withBase` added, this is the entry of the
+        tuned candidate."""
         by_name = {candidate.name: candidate for candidate in self.candidates}
         return by_name.get(name) or by_name[name.removesuffix(BASE_SUFFIX)]
 
     def takes_suites(self, name: str) -> bool:
-        """Whether a candidate is measured on the suites: only rescored ones are not."""
+        """Whether a candidate is measured on the suites. Only candidates with `rescore` are not."""
         return self.asked(name).rescore is None
 
     @property
     def opens_gateway(self) -> bool:
-        """Whether agents outside the coordinator's process ask it for their turns."""
+        """Whether agents outside the coordinator's process request their turns from the gateway."""
         return bool(self.suites) or not self.agent.is_builtin
 
     @property
@@ -428,6 +432,6 @@ class RLEvalJob(Model):
     metadata: Metadata
     """Standard object metadata."""
     spec: RLEvalJobSpec
-    """What to measure, on what."""
+    """Which models to measure, and on which rows."""
     status: RLEvalJobStatus = Field(default_factory=RLEvalJobStatus)
     """Observed state, written by the platform."""

@@ -1,4 +1,4 @@
-"""What happens after a process ends, modelled on batch/v1 Job's pod failure policy."""
+"""Rules for what happens after a process fails, modelled on the pod failure policy of a batch/v1 Job."""
 
 from typing import Annotated, Final, Literal
 
@@ -64,8 +64,9 @@ class FailureRule(SpecModel):
     action: FailureAction
     """FailJob: the job fails at once, and names the rule. Ignore: the process starts again, and nothing is
     counted. Count: the process starts again, and the failure counts against maxRestarts, as without a rule.
-    Restart: all pods of the role that ran by then start again together, counted once. If a role has several
-    sets of servers, suites or judges, only the pods of the failed pod's set, suite or judge start again."""
+    Restart: all running pods of the role start again together, which counts as one failure. If a role has
+    several sets of servers, suites or judges, only the pods of the failed pod's set, suite or judge start
+    again."""
     role: FailureRole | None = None
     """Role whose pods the rule is about. Absent: any of these roles. There is no role for sandboxes: each
     lives for one episode, whose outcome reports the failure."""

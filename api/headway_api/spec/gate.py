@@ -1,6 +1,6 @@
 """What an evaluation's gate requires, and which requirements no result could ever meet.
 
-Tasks are known only after the rows are read, so the preflight checks those.
+The names of tasks are known only after the rows are read, so the preflight checks a gate's tasks.
 """
 
 import re
@@ -20,7 +20,7 @@ MORE_IS_BETTER: Final = (
     "completion",
     "format",
 )
-"""Measures that are better when higher, except those of `OPEN` and pass@k."""
+"""Measures that are better when higher, without pass@k and names that begin with a prefix of `OPEN`."""
 LESS_IS_BETTER: Final = (
     "turns",
     "prompt_tokens",
@@ -38,14 +38,15 @@ LESS_IS_BETTER: Final = (
     "cost",
     "cost_per_success",
 )
-"""Measures that are better when lower, except those of single tools."""
+"""Measures that are better when lower, without those of single tools (`OF_A_TOOL`)."""
 OF_A_TOOL: Final = "tool_calls_"
 OPEN: Final = ("metric_", OF_A_TOOL)
-"""Prefixes of names that the environment, or the tools that were called, complete."""
+"""Prefixes of measures whose names end in the name of an environment's metric or of a tool."""
 NEVER_REPORTED: Final = (*OPEN, "metric_completion", "metric_format")
-"""Names that no measure has. An environment's own `completion` and `format` are measures without a prefix."""
+"""Names that begin with a prefix of `OPEN` but that no measure has. The metrics `completion` and `format` of
+an environment become measures without a prefix."""
 METRIC_LENGTH: Final = len(OF_A_TOOL) + 64
-"""Maximum characters of a metric's name: the part from the environment or a tool has at most 64."""
+"""Maximum characters of a metric's name: the longest prefix, and 64 for the name of a metric or a tool."""
 PASSES: Final = "^pass_(at|power)_[1-9][0-9]*(_by_reward)?$"
 SHARES: Final = (
     "success",
@@ -57,15 +58,15 @@ SHARES: Final = (
     "agent_error",
     "infra_error",
 )
-"""Measures that are shares of tries or calls, as pass@k is of rows."""
+"""Measures that are shares of tries or of tool calls. pass@k, a mean over rows, also lies between 0 and 1."""
 UP_TO_1: Final = (*SHARES, "completion")
 """Measures that lie between 0 and 1. An environment may report its own `completion`, in the same unit."""
 SHARE: Final = "^(0([.][0-9]*)?|1([.]0*)?)$"
-"""Numbers from 0 to 1, compared as text: CEL's numbers are less exact than the text."""
+"""Pattern of a number from 0 to 1. Rules compare the text, because CEL's numbers are less exact."""
 REWARD: Final = "reward"
 """The measure that spec.reward.range bounds, except in suites."""
 TURN_LIMIT: Final = "turn_limit"
-"""The measure that exists only with Headway's own loop."""
+"""The measure that exists only with the platform's own agent loop."""
 
 
 def _listed(names: tuple[str, ...]) -> str:
@@ -140,7 +141,7 @@ class NoWorse(SpecModel):
 
 
 class Gate(SpecModel):
-    """What must hold for the job to succeed. A promotion may wait for it."""
+    """Conditions that a candidate must meet for the job to succeed. A promotion may wait for them."""
 
     validations = (
         Rule(

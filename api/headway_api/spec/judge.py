@@ -51,14 +51,14 @@ class JudgeModel(SpecModel):
     """Arguments added to vLLM's command line, after the platform's own, as in
     spec.rollout.engine.extraArgs."""
     resources: Resources | None = None
-    """Resources of one server. Absent: the operator's default for rollout servers; if the cluster has GPUs,
-    with one GPU for each of tensorParallelSize."""
+    """Resources of one server. Absent: the operator's default for rollout servers and, if the cluster has
+    GPUs, tensorParallelSize GPUs."""
 
 
 class Judge(SpecModel):
     """A model that the environment's reward and score may ask, by self.judge(NAME, messages, schema=...). The
-    coordinator asks it, because sandboxes reach nothing. A judge's failure costs a retry, and never becomes a
-    reward of 0."""
+    coordinator sends the question, because sandboxes reach nothing. If a judge fails, the episode is retried;
+    its reward is never 0 for that."""
 
     validations = (
         Rule(
@@ -80,12 +80,12 @@ class Judge(SpecModel):
     endpoint: JudgeEndpoint | None = None
     """Endpoint that serves the judge's model."""
     model: JudgeModel | None = None
-    """A model that the job itself serves while it has pods."""
+    """Model that the job serves while it has pods."""
     secret_ref: SecretRef | None = None
     """Secret whose key `token` is sent to endpoint as the bearer token. A change takes effect within two
     minutes."""
     max_tokens: Annotated[int, Field(ge=1, le=131072)] = 1024
-    """Maximum tokens of one answer. An answer cut off there does not count."""
+    """Maximum tokens of one answer. An answer that is cut off does not count."""
     concurrency: Annotated[int, Field(ge=1, le=1024)] = 8
     """Maximum questions in flight, over all servers. Further questions wait, within the time limit of their
     episode."""
@@ -97,8 +97,8 @@ class Judge(SpecModel):
 
     @property
     def whom(self) -> dict[str, str | None]:
-        """Which model answers, wherever it is served. The text distinguishes the judge's answers from another
-        judge's."""
+        """Identity of the model that answers: where it comes from, or its endpoint. The key of a stored
+        answer includes it, so judges with different models never share answers."""
         if self.model is not None:
             return {"base": self.model.base, "revision": self.model.revision, "dtype": self.model.dtype}
         assert self.endpoint is not None

@@ -52,19 +52,19 @@ class LearnerSpec(SpecModel):
     weights: WeightsSpec = WeightsSpec()
     """How new weights reach the rollout servers."""
     resources: Resources | None = None
-    """Resources of one learner pod. Absent: the operator's default; if the cluster has GPUs, with one GPU for
+    """Resources of one learner pod. Absent: the operator's default and, if the cluster has GPUs, one GPU for
     each process."""
     termination_grace_period_seconds: Annotated[int, Field(ge=30, le=7200)] = 300
     """Seconds that a learner pod has, after the signal to stop, to end its step and make it durable. A pod
     with nothing to save ends at once. Allow for a step and two uploads of a checkpoint: an earlier upload may
     still be running. May be changed while the job is suspended."""
     pod_template: PodTemplate | None = None
-    """Fragment of a PodTemplateSpec merged over the platform's (nodeSelector, tolerations, ...): containers,
-    volumes and variables by name, tolerations added."""
+    """Fragment of a PodTemplateSpec (nodeSelector, tolerations, ...), merged over the platform's template.
+    Containers, volumes and variables merge by name; tolerations are added."""
 
     @property
     def world_size(self) -> int:
-        """Training processes in all."""
+        """Number of training processes, over all pods."""
         return self.nodes * self.processes_per_node
 
     def recomputes_activations(self, *, accelerated: bool) -> bool:
@@ -96,7 +96,7 @@ class RateSchedule(SpecModel):
 
 
 class OptimizerSpec(SpecModel):
-    """AdamW."""
+    """Settings of AdamW."""
 
     validations = (
         Rule(
@@ -127,11 +127,11 @@ class OptimizerSpec(SpecModel):
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Decoupled weight decay."""
     gradient_clip: Annotated[float, Field(ge=0, le=1000)] = 1.0
-    """Largest norm of the gradient; a larger one is scaled down to it. 0 does not clip."""
+    """Largest norm of the gradient; a larger gradient is scaled down to it. 0: no clipping."""
 
 
 class ScheduleSpec(SpecModel):
-    """When the job is done: at the limit that it reaches first."""
+    """When the job is done: at the first limit that it reaches."""
 
     mutable = frozenset({"max_steps"})
     validations = (
@@ -158,7 +158,7 @@ class CheckpointsSpec(SpecModel):
     every_steps: Annotated[int, Field(ge=1, le=1000)] = 1
     """Steps between resumable checkpoints. After a crash, the learner repeats the steps since the last
     checkpoint, from the same episodes. The learner also makes a checkpoint before it stops on request, and at
-    the last step. It publishes weights at every step. If these are deltas or pass from memory, each
+    the last step. It publishes weights at every step. With the weights backends delta and nccl, each
     checkpointed step also gets a whole Hugging Face model, unless everySteps is 1. May be changed while the
     job is suspended."""
     keep_last: Annotated[int, Field(ge=1, le=100)] = 2

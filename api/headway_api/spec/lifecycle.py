@@ -16,7 +16,7 @@ MANAGER_PATTERN: Final = r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$"
 
 
 def _names_a_class(block: str) -> Rule:
-    """Rule for a block `tokens`. `block` is the block that contains it."""
+    """Rule that a block `tokens` limits at least one class. `block` is the path of the block around it."""
     return Rule(
         "has(self.prefill) || has(self.cachedPrefill) || has(self.sample) || has(self.train) || "
         "has(self.discarded) || has(self.evaluation) || has(self.endpoint) || has(self.judge)",
@@ -27,7 +27,7 @@ def _names_a_class(block: str) -> Rule:
 
 
 def _has_a_limit(block: str) -> Rule:
-    """Rule for a block that has `usd` and `tokens`."""
+    """Rule that the block at path `block` has a limit: `usd`, `tokens`, or both."""
     return Rule(
         "has(self.usd) || has(self.tokens)",
         f"{block} has no limit; write usd, tokens, or both",
@@ -59,7 +59,8 @@ class TokenBudget(SpecModel):
 
 
 class BudgetSpec(SpecModel):
-    """The most that a job may cost. An episode begins only if its worst case fits what is left."""
+    """The most that a job may cost. An episode begins only if its highest possible cost fits into the rest of
+    the budget."""
 
     validations = (_has_a_limit("spec.budget"),)
 
@@ -70,8 +71,8 @@ class BudgetSpec(SpecModel):
     """The most tokens that the job may use."""
     on_exhausted: Literal["Suspend", "Fail", "Drain"] = "Suspend"
     """What happens when no further episode fits and none runs. Suspend: the job stops its pods until the
-    budget is raised. Fail: it fails. Drain: it trains the complete batches and succeeds; not in an
-    RLEvalJob."""
+    budget is raised. Fail: the job fails. Drain: the job trains the complete batches and succeeds; not
+    allowed in an RLEvalJob."""
 
 
 class SharedTokenBudget(TokenBudget):
@@ -124,7 +125,7 @@ class OtlpHeader(SpecModel):
 
 
 class OtlpTracking(SpecModel):
-    """A receiver of OpenTelemetry's traces."""
+    """A receiver of OpenTelemetry traces."""
 
     endpoint: Annotated[Uri, uri_scheme("spec.tracking.otlp.endpoint", "http", "https")]
     """Address of the receiver, for OTLP over HTTP: traces are posted to ENDPOINT/v1/traces."""
@@ -171,6 +172,7 @@ class OutputSpec(SpecModel):
     needs (docs/security.md). Absent roles use secretRef."""
 
     def secret_of(self, role: str) -> SecretRef | None:
-        """The Secret with a role's credentials for the store; None: its service account's own identity."""
+        """The Secret with a role's credentials for the store. None: the role uses the identity of its service
+        account."""
         own = self.role_secret_refs and getattr(self.role_secret_refs, role, None)
         return own or self.secret_ref

@@ -13,7 +13,7 @@ NAME_PATTERN = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 
 
 class Metadata(Model):
-    """Kubernetes ObjectMeta, as far as Headway reads it; the rest is ignored."""
+    """The fields of Kubernetes' ObjectMeta that Headway reads. Other fields are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 

@@ -21,15 +21,15 @@ class Lora(SpecModel):
     """true multiplies the adapter's output by alpha / sqrt(rank) instead (rsLoRA), so that a large rank
     learns as fast as a small one. Rollout servers do the same."""
     dropout: Annotated[float, Field(ge=0), at_most("spec.model.lora.dropout", 0.9)] = 0.0
-    """Share of the adapter's inputs that are set to 0 while gradients are computed; at most 0.9. Sampling has
-    no dropout, and neither do log-probabilities that are compared with the servers'. 0 is none, and is
-    usual."""
+    """Share of the adapter's inputs that are set to 0 while gradients are computed; at most 0.9. Sampling
+    uses no dropout, nor do log-probabilities that are compared with the servers'. 0, the usual value, is no
+    dropout."""
     targets: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=128)], ...], Field(max_length=32)
     ] = ()
-    """Names of the linear modules that get an adapter (q_proj, up_proj, ...). Absent: every linear module; in
-    a mixture of experts, those outside its feed-forward layers. Embeddings, the output head and experts get
-    none."""
+    """Names of the linear modules that get an adapter (q_proj, up_proj, ...). Absent: every linear module,
+    except the feed-forward layers of a mixture of experts. Embeddings, output head and experts get no
+    adapter."""
 
 
 class Full(SpecModel):
@@ -81,8 +81,8 @@ class WarmStart(SpecModel):
     )
 
     job: Label | None = None
-    """An RLTrainingJob in the same namespace. This job waits until that job has ended. Then this job takes
-    the weights that validated best, or, without validation, the last ones. status.warmStart records which
+    """An RLTrainingJob in the same namespace. This job waits until that job has ended. Then it takes the
+    weights that validated best, or the last weights if none were validated. status.warmStart records which
     weights these are."""
     uri: (
         Annotated[
@@ -132,11 +132,11 @@ class ModelSpec(SpecModel):
     full: Full | None = None
     """Train every weight instead of an adapter."""
     warm_start: WarmStart | None = None
-    """Weights to start from, of this base model. A LoRA adapter needs lora with the same rank, alpha and
-    targets, and is trained further. With full, the adapter is merged into the base model first. A whole model
-    needs full. Step 0 is these weights, so validation at the start measures them."""
+    """Weights to start from, trained from this base model. A LoRA adapter needs lora with the same rank,
+    alpha and targets, and is trained further. With full, the adapter is merged into the base model first. A
+    whole model needs full. Step 0 has these weights, so validation at the start measures them."""
 
     @property
     def effective_lora(self) -> Lora | None:
-        """The adapter that is trained; None when every weight is."""
+        """The adapter that is trained; None if every weight is trained."""
         return None if self.full is not None else self.lora or Lora()

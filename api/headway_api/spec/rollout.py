@@ -24,7 +24,7 @@ class Sampling(SpecModel):
         ),
         sampled_as_asked("spec.rollout.sampling.temperature"),
     ] = 1.0
-    """Divides the logits before sampling. Keep 1: it samples from the policy that is trained."""
+    """Divides the logits before sampling. Keep 1: servers then sample from the policy that is trained."""
     top_p: Annotated[
         float,
         Field(ge=0, le=1),
@@ -79,14 +79,17 @@ OWN_FLAGS: Final = (
     "--worker-extension-cls",
     "-tp",
 )
-"""Flags of vLLM that the platform derives from the rest of the spec. With other values the learner would
-train on the wrong probabilities (`--logprobs-mode raw_logprobs`: 0.2 nats off at temperature 0.7). Or it
-would find no server, or a server that answers strangers."""
+"""Flags of vLLM that the platform derives from the rest of the spec.
+
+A user's value for some of them would make the learner train on wrong probabilities
+(`--logprobs-mode raw_logprobs`: 0.2 nats off at temperature 0.7). With others, the job would not find the
+server, or the server would answer clients outside the job.
+"""
 
 
 def _is_free(argument: str) -> bool:
-    """Whether an argument sets none of the platform's own flags, in any form that vLLM accepts: abbreviated
-    (argparse), with `_`, as `--flag=value` or `--flag.key`."""
+    """Whether an argument sets none of the flags in `OWN_FLAGS`. It recognizes every form that vLLM accepts:
+    abbreviated (argparse), with `_`, as `--flag=value` or `--flag.key`."""
     name = argument.split("=")[0].split(".")[0].replace("_", "-")
     return not argument.startswith("-") or not any(flag.startswith(name) for flag in OWN_FLAGS)
 
@@ -96,7 +99,7 @@ def _are_free(arguments: Sequence[str]) -> bool:
 
 
 def without_own_flags(field: str) -> Rule:
-    """Arguments for vLLM must set no flag that the platform derives from the rest of the spec."""
+    """Arguments for vLLM must not set a flag that the platform derives from the rest of the spec."""
     return Rule(
         "self.all(argument, !argument.startsWith('-') || "
         "[argument.split('=')[0].split('.')[0].replace('_', '-')].all(name, "
@@ -114,8 +117,8 @@ class Engine(SpecModel):
     extra_args: Annotated[
         tuple[Argument, ...], Field(max_length=64), without_own_flags("spec.rollout.engine.extraArgs")
     ] = ()
-    """Arguments added to vLLM's command line, after the platform's own. Flags that follow from the rest of
-    the spec are refused, abbreviated ones too."""
+    """Arguments added to vLLM's command line, after the platform's own. Flags that the spec decides are
+    refused, also in abbreviated form."""
 
 
 class ServersSpec(SpecModel):
@@ -131,18 +134,18 @@ class ServersSpec(SpecModel):
     timeout_seconds: Annotated[int, Field(ge=10, le=86400)] = 600
     """Maximum seconds that an episode may take. An episode that still makes progress is then Truncated and
     judged. An episode that waits for something that hangs is an InfraError. Must be at most
-    spec.environment.sandbox.deadlineSeconds; 60 less leaves time for the judgement."""
+    spec.environment.sandbox.deadlineSeconds. Set 60 less, which leaves time for the judgement."""
     max_retries: Annotated[int, Field(ge=0, le=10)] = 3
     """How often an episode that ended as an InfraError is retried. After that the group continues without
     it. A training group is abandoned if fewer than two of its episodes can be scored."""
     engine: Engine = Engine()
     """How a server runs the model."""
     resources: Resources | None = None
-    """Resources of one server. Absent: the operator's default; if the cluster has GPUs, with one GPU for each
-    of engine.tensorParallelSize."""
+    """Resources of one server. Absent: the operator's default and, if the cluster has GPUs,
+    engine.tensorParallelSize GPUs."""
     pod_template: PodTemplate | None = None
-    """Fragment of a PodTemplateSpec merged over the platform's (nodeSelector, tolerations, ...): containers,
-    volumes and variables by name, tolerations added."""
+    """Fragment of a PodTemplateSpec (nodeSelector, tolerations, ...), merged over the platform's template.
+    Containers, volumes and variables merge by name; tolerations are added."""
 
 
 class RolloutSpec(ServersSpec):

@@ -10,7 +10,7 @@ from headway_api.rules import Rule
 from headway_api.spec.environment import EnvironmentSpec, Sandbox
 
 RESERVED: Final = ("all", "other")
-"""Names of tasks that stand for several."""
+"""Task names that stand for several tasks. A suite must not have such a name."""
 ENTRYPOINT: Final = "headway_sandbox.suites.environment:InspectSample"
 """The class in the sandbox image that runs one sample."""
 PROGRAM: Final = ("python3", "-m", "headway_sandbox.suites.program")
@@ -18,9 +18,9 @@ PROGRAM: Final = ("python3", "-m", "headway_sandbox.suites.program")
 BOUNDS: Final = (-1e6, 1e6)
 """Lowest and highest score of a sample, wide because each scorer has a scale of its own."""
 SAMPLE: Final = "sample"
-"""Column of a suite's rows: index into the task's dataset."""
+"""Column of a suite's rows: the sample's index in the task's dataset."""
 CHECK: Final = "check"
-"""Column of the one row with which the preflight makes the sandbox load the task."""
+"""Column that marks the row with which the preflight makes a sandbox load the task."""
 
 
 class Suite(SpecModel):
@@ -62,7 +62,7 @@ class Suite(SpecModel):
 
     @property
     def environment(self) -> EnvironmentSpec:
-        """The environment of a sample's episode: what its sandbox runs."""
+        """The environment of the episodes of this suite."""
         return EnvironmentSpec(
             image=self.image,
             image_pull_policy=self.image_pull_policy,
@@ -77,7 +77,7 @@ class Suite(SpecModel):
 
     @property
     def last_row(self) -> dict[str, Any]:
-        """The row of the last sample. With it the preflight checks that there are that many samples."""
+        """The row of the last sample. The preflight uses it to check that the task has `limit` samples."""
         return {SAMPLE: self.limit - 1, CHECK: True}
 
 
@@ -92,11 +92,14 @@ FIELDS: Final = {
     "spec.agent.sandboxed.command": "image",
     "spec.environment.config": "args",
 }
-"""Field that a sandbox names -> the suite's own field, if the names differ."""
+"""Field that a sandbox names in an error -> the field of the suite, if the names differ."""
 
 
 def field_in_suite(suite: str, field: str | None) -> str:
-    """The field of a suite for a field that its sandbox names in the terms of any environment."""
+    """Path of the suite's field that an error of its sandbox is about.
+
+    A sandbox names fields as if it ran `spec.environment`. If `field` is None, the path is that of the image.
+    """
     if field is None:
         return field_of(suite, "image")
     if field.startswith("suite."):

@@ -48,8 +48,8 @@ class FailurePolicySpec(SpecModel):
 
 
 class RLTrainingJobSpec(SpecModel):
-    """What to train, on what, how, and where the result goes. Immutable, except for the fields that say
-    otherwise: create a new job to change the rest."""
+    """Which model to train, on which data, how, and where the results go. Immutable, except for the fields
+    that say otherwise: create a new job to change the rest."""
 
     mutable = frozenset(
         {
@@ -134,21 +134,21 @@ class RLTrainingJobSpec(SpecModel):
     seed: Annotated[int, Field(ge=0, le=2147483647)] = 0
     """Seed of the order of rows and of every random draw."""
     model: ModelSpec
-    """What is trained."""
+    """The model to train."""
     data: DataSpec
     """The prompts."""
     agent: AgentSpec = AgentSpec()
     """Who acts in an episode."""
     environment: TrainingEnvironmentSpec
-    """What an episode acts on."""
+    """Tools, state, reward and external score."""
     reward: RewardSpec = RewardSpec()
-    """What a reward may be."""
+    """Which rewards are valid."""
     judges: Judges = ()
     """Models that the environment's reward and score may ask."""
     algorithm: AlgorithmSpec = AlgorithmSpec()
     """How episodes become gradients."""
     optimizer: OptimizerSpec = OptimizerSpec()
-    """How gradients become steps."""
+    """How gradients change the weights."""
     schedule: ScheduleSpec = ScheduleSpec()
     """How long to train."""
     rollout: RolloutSpec = RolloutSpec()
@@ -168,7 +168,7 @@ class RLTrainingJobSpec(SpecModel):
     Absent: headway-prices if it exists, otherwise the built-in book. The ConfigMap's content may be changed
     while the job runs."""
     checkpoints: CheckpointsSpec = CheckpointsSpec()
-    """What is kept to resume from."""
+    """Which checkpoints are kept."""
     tracking: TrackingSpec = TrackingSpec()
     """Where metrics go besides Prometheus, and where traces go."""
     failure_policy: FailurePolicySpec = FailurePolicySpec()
@@ -198,7 +198,8 @@ class RLTrainingJobSpec(SpecModel):
 
     @property
     def evaluation_max_tokens(self) -> int:
-        """Maximum tokens of a turn in validation: its own limit, or that of training."""
+        """Maximum tokens of a turn in validation: the limit of spec.evaluation.sampling if it is set,
+        otherwise the limit of training."""
         return self.evaluation.sampling.max_tokens or self.rollout.sampling.max_tokens
 
     @property
@@ -208,7 +209,8 @@ class RLTrainingJobSpec(SpecModel):
 
     @property
     def validation_episodes(self) -> int:
-        """Maximum episodes in flight on the server for held-out rows: a server's share of maxConcurrency."""
+        """Maximum episodes in flight on the server for held-out rows: maxConcurrency / replicas, rounded
+        up."""
         return math.ceil(self.rollout.max_concurrency / self.rollout.replicas)
 
     @property
@@ -229,6 +231,6 @@ class RLTrainingJob(Model):
     metadata: Metadata
     """Standard object metadata."""
     spec: RLTrainingJobSpec
-    """What to train, on what, how, and where the result goes."""
+    """Which model to train, on which data, how, and where the results go."""
     status: RLTrainingJobStatus = Field(default_factory=RLTrainingJobStatus)
     """Observed state, written by the platform."""

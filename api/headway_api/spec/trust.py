@@ -93,9 +93,9 @@ class EvaluationSpec(MeasureSpec):
     at_start: bool = True
     """true validates the weights that training starts from, for comparison."""
     servers: Literal["Shared", "Dedicated"] = "Shared"
-    """Who samples held-out rows. Shared: the servers of training; with full weights, training waits
-    meanwhile. Dedicated: one more server, with its own accelerators, while training continues. It samples as
-    many episodes at once as one server's share of rollout.maxConcurrency, beside those of training."""
+    """Which servers sample held-out rows. Shared: the servers of training; with full weights, training waits
+    meanwhile. Dedicated: one more server, with its own accelerators, while training continues. It samples
+    rollout.maxConcurrency / replicas episodes at once, in addition to the training episodes."""
 
 
 class PreflightSpec(SpecModel):
@@ -189,7 +189,7 @@ class CollapseSpec(SpecModel):
     memory for the wider adapter from the start. ReferenceKl penalizes distance to the base model. With full
     weights, ReferenceKl needs memory for a copy of the base model in each learner process."""
     max_remedies: Annotated[int, Field(ge=0, le=8)] = MAX_REMEDIES
-    """With Remediate: the most changes. After the last one the job continues unchanged."""
+    """With Remediate: maximum number of changes. After the last one the job only continues."""
 
     @property
     def acted_on(self) -> tuple[SignalName, ...]:
