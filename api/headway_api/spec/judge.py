@@ -57,8 +57,8 @@ class JudgeModel(SpecModel):
 
 class Judge(SpecModel):
     """A model that the environment's reward and score may ask, by self.judge(NAME, messages, schema=...). The
-    coordinator sends the question, because sandboxes reach nothing. If a judge fails, the episode is retried;
-    its reward is never 0 for that."""
+    coordinator asks the judge, because sandboxes reach nothing. A judge's failure costs a retry, and never
+    becomes a reward of 0."""
 
     validations = (
         Rule(

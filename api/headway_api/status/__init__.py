@@ -1,8 +1,9 @@
-"""What the platform reports: the `status` of both kinds.
+"""What the platform reports: the `status` of RLTrainingJob and RLEvalJob.
 
-Two writers share it. Each has its own field manager and leaves the other's fields alone
-(`names.FIELD_MANAGER_OPERATOR`, `names.FIELD_MANAGER_COORDINATOR`). Status is not a source: its numbers are
-projections of the ledger and the step reports. Fractions are strings, as everywhere in Kubernetes.
+The operator and the coordinator both write it. Each has its own field manager and leaves the other's fields
+alone (`names.FIELD_MANAGER_OPERATOR`, `names.FIELD_MANAGER_COORDINATOR`). The status is not the source of any
+number: its numbers are computed from the ledger and the step reports. Fractions are strings, as everywhere in
+Kubernetes.
 """
 
 from headway_api.status.common import (

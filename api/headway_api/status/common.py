@@ -1,4 +1,4 @@
-"""Types and blocks that the status of both kinds has."""
+"""Types and blocks that the status of training jobs and the status of evaluations share."""
 
 from typing import Annotated, Any, Literal
 
@@ -30,7 +30,8 @@ Text = Annotated[str, Field(max_length=1024)]
 
 
 def list_map(key: str) -> dict[str, Any]:
-    """A list in which each of two writers may own entries; `key` identifies an entry."""
+    """Schema of a list whose entries operator and coordinator may own separately; `key` identifies an
+    entry."""
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
 
 

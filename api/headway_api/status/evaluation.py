@@ -17,8 +17,8 @@ from headway_api.status.usage import Budget, Estimate, Usage
 
 
 class ResolvedCandidate(StatusModel):
-    """The model that a candidate of the spec refers to. It is chosen once, when the operator accepts the job,
-    and kept."""
+    """The model that a candidate of the spec refers to. The operator chooses it once, when it accepts the
+    job."""
 
     name: Word
     """Name of the candidate in the results."""
@@ -30,9 +30,9 @@ class ResolvedCandidate(StatusModel):
     trained_from: Uri | None = None
     """spec.model.base of the training job, for Weights. Its prices apply to the candidate's tokens."""
     revision: Word | None = None
-    """Revision of that model."""
+    """Revision of the model in base."""
     dtype: Literal["bfloat16", "float32"] | None = None
-    """Number format of its weights."""
+    """Number format of the weights."""
     context_length: Count | None = None
     """Maximum tokens of one episode. Absent: the model's own limit."""
     lora_rank: Count | None = None
@@ -40,20 +40,21 @@ class ResolvedCandidate(StatusModel):
     job: Word | None = None
     """The training job that made the weights."""
     step: Count | None = None
-    """Step of that job that made the weights."""
+    """Step of the training job that made the weights."""
     uri: Uri | None = None
     """Folder of the weights."""
     server_set: Count | None = None
-    """Set of rollout servers that samples for the candidate."""
+    """Number of the set of rollout servers that samples for the candidate."""
     lost_reason: Word | None = None
-    """Why the job gave up on its servers, in one word. Absent: the job did not."""
+    """Why the job stopped waiting for the candidate's servers, in one word. Absent: it has not stopped
+    waiting."""
     lost_message: Text | None = None
-    """Why the job gave up on its servers, in the Kubernetes API's own words."""
+    """Why the job stopped waiting for the candidate's servers, in the Kubernetes API's own words."""
 
     @property
     def base_model(self) -> str | None:
-        """The model that the weights were trained from, or `base` if nothing else is known. None: it has no
-        servers."""
+        """The base model that the weights were trained from, otherwise `base`. None: the candidate has no
+        servers, because it is an endpoint or a stored run."""
         return self.trained_from or self.base
 
 
@@ -69,14 +70,14 @@ class Interval(StatusModel):
 
 
 class Difference(StatusModel):
-    """The difference to the baseline candidate, pair by pair."""
+    """How far the candidate is above the baseline candidate, paired by row and try."""
 
     baseline: Word
-    """The candidate compared with."""
+    """Name of the baseline candidate."""
     value: Decimal | None = None
     """Mean paired difference of the external score. Absent if there are too few pairs."""
     low: Decimal | None = None
-    """Lower bound of its 95 % confidence interval."""
+    """Lower bound of the difference's 95 % confidence interval."""
     high: Decimal | None = None
     """Upper bound."""
     p: Decimal | None = None
@@ -102,15 +103,16 @@ class CandidateResult(StatusModel):
     reason: Word | None = None
     """Why the candidate failed, in one word."""
     message: Text | None = None
-    """Up to three notes. Why the candidate failed: the field and the fix. What an endpoint refused or did not
-    count, and what has no price. How many tool answers differ from those of the run that is scored again."""
+    """Up to three notes. They say why the candidate failed, with the field and the fix. They say what an
+    endpoint refused or did not count, and what has no price. For a stored run that is scored again, they say
+    how many tool answers differ from the recorded ones."""
     rows: Count = 0
-    """Rows of spec.data that were measured. The measures below, except cost, are of these rows, and of no
-    suite."""
+    """Rows of spec.data that were measured. The measures below, except cost, cover only these rows, not the
+    suites."""
     tries: Count = 0
     """Tries that were scored."""
     infra_errors: Count = 0
-    """Tries that stayed InfraError. No mean contains these tries."""
+    """Tries that ended as InfraError after all retries. Means leave these tries out."""
     reward: Interval | None = None
     """Mean reward."""
     external_score: Interval | None = None
@@ -120,8 +122,8 @@ class CandidateResult(StatusModel):
     difference: Difference | None = None
     """Difference to the baseline candidate. Absent for the baseline itself."""
     cost: Money | None = None
-    """Cost of its tokens and sandboxes by the price book. Absent if part of it is unknown; message says
-    why."""
+    """Cost of the candidate's tokens and sandboxes by the price book. Absent if part of the cost is unknown;
+    message says why."""
     score: Word | None = None
     """External score, and half the width of its 95 % confidence interval, for the printer column: 0.83 ±
     0.05."""
@@ -150,7 +152,7 @@ class EvalProgress(StatusModel):
     of_groups: Count | None = None
     """Rows to do, over all candidates that can be measured."""
     server_sets: Annotated[list[Count], Field(max_length=8, default_factory=list)]
-    """Sets of rollout servers that are needed now; other sets are released."""
+    """Sets of rollout servers that are needed now. The operator deletes the servers of other sets."""
     updated_time: datetime | None = None
     """Time of the last progress."""
     stalled: Text | None = None
@@ -159,12 +161,12 @@ class EvalProgress(StatusModel):
 
 
 class Headline(StatusModel):
-    """The result in a line, for the printer columns."""
+    """The main result in one line, for the columns of `kubectl get`."""
 
     candidate: Word | None = None
     """The gate's candidate. Without a gate, the candidate with the best external score."""
     score: Word | None = None
-    """External score of this candidate, and half the width of its 95 % confidence interval."""
+    """External score of this candidate, and half the width of the score's 95 % confidence interval."""
 
 
 class EvalArtifacts(StatusModel):
@@ -173,11 +175,11 @@ class EvalArtifacts(StatusModel):
     uri: Uri | None = None
     """The job's folder."""
     trajectories: Uri | None = None
-    """Every episode, token by token."""
+    """Folder of all episodes, token by token."""
     ledger: Uri | None = None
-    """Every usage event."""
+    """Folder of all usage events."""
     results: Uri | None = None
-    """The table of candidate x row x try."""
+    """Table with one row for each candidate, row and try."""
     report: Uri | None = None
     """The report as JSON; report.md beside it is for people."""
     page: Uri | None = None
@@ -209,7 +211,7 @@ class RLEvalJobStatus(StatusModel):
         list[ResolvedCandidate],
         Field(max_length=16, default_factory=list, json_schema_extra=list_map("name")),
     ]
-    """The model that each candidate of the spec refers to. It is not chosen again."""
+    """The model that each candidate of the spec refers to, chosen once."""
     progress: EvalProgress | None = None
     """How far the evaluation has come."""
     results: Annotated[
@@ -219,7 +221,7 @@ class RLEvalJobStatus(StatusModel):
     gate: GateResult | None = None
     """How the gate was decided."""
     headline: Headline | None = None
-    """The result in a line."""
+    """The main result in one line."""
     usage: Usage | None = None
     """What the job has used, and its cost."""
     estimate: Estimate | None = None

@@ -17,8 +17,8 @@ class Signal(StatusModel):
     name: Word
     """Name of the signal; docs/signals.md explains each."""
     state: SignalState
-    """Suspect: the value is beyond its threshold, but not yet for long. Raised: it has been for long enough.
-    Unknown: too few steps have the value."""
+    """Suspect: the value is beyond its threshold, but not for long enough. Raised: it has been beyond its
+    threshold for long enough. Unknown: too few steps have the value."""
     since: Count = 0
     """First step of this state."""
     value: Word | None = None
@@ -33,7 +33,7 @@ class Pause(StatusModel):
     """The job stopped training at a signal, and waits for a person."""
 
     signal: Word
-    """The most severe signal that it stopped for."""
+    """The most severe signal at which it stopped."""
     signals: Annotated[list[Word], Field(max_length=32, default_factory=list)]
     """Signals of spec.collapse.signals that were raised at this time, or before the pods had ended. The job
     stops for the same signal again only after the signal was cleared and raised again."""
@@ -57,7 +57,7 @@ class RemedyMeasurements(StatusModel):
     reward: Word | None = None
     """Mean training reward of the last steps, at most ten, with its 95 % interval."""
     steps: Count | None = None
-    """Number of those steps."""
+    """Number of steps in this mean."""
     validated_step: Count | None = None
     """Step of the newest validation. In `after`, only validations since the remedy count."""
     external_score: Decimal | None = None
@@ -65,7 +65,7 @@ class RemedyMeasurements(StatusModel):
 
 
 class Remediation(StatusModel):
-    """A change to the running job, made against a signal or because a person ordered it."""
+    """A change to the running job, made because of a signal or a person's order."""
 
     number: Count
     """Ordinal number of this change in the job. Refused changes have one too."""
@@ -74,9 +74,9 @@ class Remediation(StatusModel):
     remedy: Word
     """Name of the remedy; docs/remedies.md explains each."""
     signal: Word | None = None
-    """Signal that the remedy acts on. Absent if a person ordered it."""
+    """Signal that caused the remedy. Absent if a person ordered it."""
     order: Word | None = None
-    """The annotation with which a person ordered it."""
+    """Text of the annotation with which a person ordered it."""
     action: Text
     """What was changed, in the terms of the spec."""
     state: RemedyState
@@ -84,7 +84,7 @@ class Remediation(StatusModel):
     Replaced: another remedy was applied before the watch ended; the change stays. Refused: the learner could
     not make it."""
     restored_step: Count | None = None
-    """The step whose weights the job went back to."""
+    """The step to whose weights the job went back."""
     watched_until: Count | None = None
     """The last step of the watch. Absent while the watch runs."""
     before: RemedyMeasurements | None = None
@@ -101,8 +101,8 @@ class RemedyOrder(StatusModel):
     order: Word
     """Text of the annotation. The same text is carried out once; NAME@2 repeats it."""
     state: Literal["Waiting", "Taken", "Refused"]
-    """Waiting: the learner is in the middle of a step, or a validation delays the change. Taken: remediations
-    contains the change. Refused: the change does not apply, or the learner could not make it."""
+    """Waiting: the learner is in the middle of a step, or a validation delays the change. Taken: the change
+    is in remediations. Refused: the change does not apply, or the learner could not make it."""
     step: Count | None = None
     """The step that made the change, or after which it was refused."""
     message: Text | None = None

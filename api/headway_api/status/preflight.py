@@ -37,7 +37,7 @@ class PreflightFinding(StatusModel):
     threshold: Word | None = None
     """What the number is compared with."""
     message: Text = ""
-    """What was observed and, if something is wrong, what to change."""
+    """What was observed and, if necessary, what to change."""
     field: Annotated[str, Field(max_length=256)] | None = None
     """Field of the spec to change."""
 
@@ -47,17 +47,17 @@ class Preflight(StatusModel):
 
     state: Literal["Pending", "Running", "Sampling", "Passed", "Warned", "Failed", "Skipped"] = "Pending"
     """State of the checks. Sampling: the untrained model samples episodes on one rollout server. Warned: a
-    check failed whose policy is Warn."""
+    check with the policy Warn failed."""
     checks: Annotated[list[Check], Field(max_length=32, default_factory=list)]
     """Result of each check that needs no episodes."""
     episodes: Count | None = None
     """Baseline episodes that have ended."""
     wanted_episodes: Count | None = None
-    """Baseline episodes that the checks need. Fewer if a failure was certain earlier."""
+    """Baseline episodes that the checks need, or fewer if a failure was certain earlier."""
     findings: Annotated[list[PreflightFinding], Field(max_length=16, default_factory=list)]
     """Results of the checks of baseline episodes: failures first, then warnings, then unknown ones."""
     summary: Word | None = None
-    """How many checks of baseline episodes failed, warned, are unknown and passed, and whether an earlier run
-    found this result."""
+    """How many checks of baseline episodes failed, warned, are unknown and passed, and whether the result is
+    from an earlier run."""
     waits_for: Check | None = None
     """The check that cannot run yet because a sandbox or an agent is missing, and why."""

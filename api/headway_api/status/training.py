@@ -48,16 +48,16 @@ class Reward(StatusModel):
     """Rewards of the last trained batch."""
 
     mean: Decimal | None = None
-    """Mean over its episodes."""
+    """Mean reward of the batch's episodes."""
     valid: Decimal | None = None
-    """Mean over the groups that were trained: those with an advantage other than 0."""
+    """Mean over the trained groups, which have an advantage other than 0."""
 
 
 class BestValidation(StatusModel):
     """The best validation so far."""
 
     step: Count
-    """Step it was measured at."""
+    """Step whose weights were validated."""
     reward: Decimal | None = None
     """Mean reward."""
     external_score: Decimal | None = None
@@ -83,7 +83,7 @@ class Validation(StatusModel):
     """The last validation."""
 
     step: Count
-    """Step it was measured at."""
+    """Step whose weights were validated."""
     reward: Decimal | None = None
     """Mean reward."""
     external_score: Decimal | None = None
@@ -96,13 +96,13 @@ class Validation(StatusModel):
     baseline_external_score: Decimal | None = None
     """Mean external score at step 0."""
     best: BestValidation | None = None
-    """The best so far."""
+    """The best validation so far."""
     tasks: Annotated[list[TaskValidation], Field(max_length=33, default_factory=list)]
     """The last validation by task, if spec.data.validation.taskColumn names tasks."""
 
 
 class Algorithm(StatusModel):
-    """The objective as it runs: presets and defaults written out, with the changes that remedies made."""
+    """The objective in use, with all defaults and the changes that remedies made."""
 
     loss: Word | None = None
     """Loss, as the spec names it. It sets the ratio and the surrogate below."""
@@ -118,7 +118,7 @@ class Algorithm(StatusModel):
     surrogate: Word | None = None
     """Surrogate loss of a token."""
     clip_low: Decimal | None = None
-    """Lower bound of the ratio; 0 bounds nothing. Absent if the loss does not clip."""
+    """Lower bound of the ratio; 0 is no bound. Absent if the loss does not clip."""
     clip_high: Decimal | None = None
     """Upper bound of the ratio. Absent if the loss does not clip."""
     clip_dual: Decimal | None = None
@@ -136,11 +136,11 @@ class Algorithm(StatusModel):
     denominator: Word | None = None
     """Groups that the reduction divides by: trained, or all."""
     kl_coefficient: Decimal | None = None
-    """Weight of the divergence from the base model in the loss; 0 is none."""
+    """Weight of the divergence from the base model in the loss."""
     kl_estimator: Word | None = None
     """How the divergence is estimated. Absent if its weight is 0."""
     entropy_coefficient: Decimal | None = None
-    """Weight of the entropy in the loss; 0 is none."""
+    """Weight of the entropy in the loss."""
     plugins: Annotated[list[Word], Field(max_length=16, default_factory=list)]
     """Modules that the learner imported for functions of the user's own."""
     sampler: Word | None = None
@@ -165,7 +165,7 @@ class Checkpoint(StatusModel):
     """State of the learner in the artifact store. Only a learner reads it."""
 
     step: Count
-    """Step after which it was made."""
+    """Step that made it."""
     uri: Uri
     """Folder of the checkpoint."""
 
@@ -211,9 +211,9 @@ class Artifacts(StatusModel):
     uri: Uri | None = None
     """The job's folder."""
     trajectories: Uri | None = None
-    """Every episode, token by token."""
+    """Folder of all episodes, token by token."""
     ledger: Uri | None = None
-    """Every usage event."""
+    """Folder of all usage events."""
     report: Uri | None = None
     """The report of the run."""
     page: Uri | None = None
@@ -243,9 +243,9 @@ class Test(StatusModel):
     base: TestResult | None = None
     """Result of the weights that training started from. Absent if they are not kept."""
     reward_difference: Word | None = None
-    """How far the reward is above the base's, row by row, with the 95 % interval and p."""
+    """Mean of tuned - base over paired rewards, with 95 % interval and p."""
     external_score_difference: Word | None = None
-    """How far the external score is above the base's, row by row, with the 95 % interval and p."""
+    """Mean of tuned - base over paired external scores, with 95 % interval and p."""
 
 
 class RLTrainingJobStatus(StatusModel):
@@ -269,7 +269,7 @@ class RLTrainingJobStatus(StatusModel):
     suspended_seconds: Count | None = None
     """Seconds that the job was suspended, over all past suspensions; deadlines leave them out."""
     warm_start: StartingWeights | None = None
-    """The weights that spec.model.warmStart.job gave, chosen once, when the operator accepted the job."""
+    """The weights of spec.model.warmStart.job, chosen once, when the operator accepted the job."""
     warnings: Annotated[list[Text], Field(max_length=24, default_factory=list)]
     """What seems unwise in the spec, and what to write instead. The job still runs."""
     progress: TrainingProgress | None = None
@@ -289,7 +289,7 @@ class RLTrainingJobStatus(StatusModel):
     grant: Grant | None = None
     """What the RLBudget of the namespace lets the job use. Absent: the namespace has none."""
     algorithm: Algorithm | None = None
-    """The objective as it runs."""
+    """The objective in use."""
     checkpoints: Checkpoints | None = None
     """Checkpoints to resume from, and weights to serve."""
     preflight: Preflight | None = None
@@ -298,7 +298,7 @@ class RLTrainingJobStatus(StatusModel):
         list[Signal],
         Field(max_length=MAX_SHOWN_SIGNALS, default_factory=list, json_schema_extra=list_map("name")),
     ]
-    """Signals that training goes wrong, the worst 16: first raised, then suspect, clear and unknown ones.
+    """The 16 worst signals that training goes wrong: first raised, then suspect, clear and unknown signals.
     Within each state they have the order of docs/signals.md, the most severe first. The condition Healthy
     names every raised signal, also signals that do not fit here."""
     pause: Pause | None = None
@@ -307,7 +307,7 @@ class RLTrainingJobStatus(StatusModel):
     resumed_pause: datetime | None = None
     """Time of the last pause that a person has ended with the annotation headway.dev/resume."""
     remediations: Annotated[list[Remediation], Field(max_length=8, default_factory=list)]
-    """Changes made to the running job, the last eight."""
+    """The last eight changes made to the running job."""
     remedy_order: RemedyOrder | None = None
     """State of a person's order to change the job. Absent: there is none."""
     roles: Annotated[

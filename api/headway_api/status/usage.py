@@ -33,8 +33,8 @@ class Usage(StatusModel):
     sandbox_seconds: Decimal | None = None
     """Seconds that sandboxes were in use."""
     accelerator_seconds: Decimal | None = None
-    """Seconds that accelerators were held, counted for each, until the coordinator ended. status.accelerators
-    also counts pods that ended later. Absent: none were held."""
+    """Seconds that accelerators were held, summed over accelerators, until the coordinator ended.
+    status.accelerators also counts pods that ended later. Absent: none were held."""
     cost: Money | None = None
     """Cost so far by the price book, without the classes in unpriced."""
     unpriced: Annotated[list[Word], Field(max_length=16, default_factory=list)]
@@ -59,7 +59,7 @@ class Usage(StatusModel):
 
 
 class Estimate(StatusModel):
-    """What the whole job will use and cost, with what is spent. docs/estimate.md explains it."""
+    """What the whole job will use and cost, past usage included. docs/estimate.md explains it."""
 
     basis: Literal["Data", "Preflight", "Running"]
     """What the estimate is based on. Data: rows, prompts and limits. Preflight: the preflight's episodes, for
@@ -80,7 +80,7 @@ class Estimate(StatusModel):
     price_book: Word | None = None
     """Price book used, with its date: NAME@DATE."""
     prefill_tokens: Count = 0
-    """Likely prompt tokens that the servers compute. This and the next fields are as in usage."""
+    """Likely prompt tokens that the servers compute. Usage counts this and the next fields likewise."""
     cached_prefill_tokens: Count = 0
     """Prompt tokens that the servers find in their cache."""
     sample_tokens: Count = 0
@@ -98,7 +98,7 @@ class Estimate(StatusModel):
     sandbox_seconds: Decimal | None = None
     """Seconds that sandboxes are in use."""
     accelerator_seconds: Decimal | None = None
-    """Seconds that accelerators are held, of those that the spec asks for by name."""
+    """Seconds that accelerators are held. Only those that the spec requests by name count."""
     seconds: Count | None = None
     """Likely seconds from the first episode to the end. Absent before the first episode."""
     episodes: Count = 0
@@ -118,9 +118,9 @@ class BudgetLimit(StatusModel):
     spent: Word
     """What was used, by the ledger."""
     reserved: Word
-    """What running work may use beyond that at worst."""
+    """The most that running work may still use."""
     left: Word
-    """What is neither spent nor reserved."""
+    """The rest: limit - spent - reserved."""
     needed: Word | None = None
     """The lowest limit with which the job can continue. Absent: this limit does not stop it."""
     wished: Word | None = None
@@ -136,9 +136,9 @@ class Budget(StatusModel):
     ]
     """Each limit of spec.budget, and of the grant."""
     unpriced: Annotated[list[Word], Field(max_length=16, default_factory=list)]
-    """Classes of usage that usd does not bound, since they have no price in the price book."""
+    """Classes of usage that usd does not bound, because the price book has no price for them."""
     exhausted_time: datetime | None = None
     """When the coordinator found that nothing runs and nothing more fits. Absent: the job continues."""
     closed: bool | None = None
-    """Whether the coordinator has shut down properly, so that the usage here is final. Absent: a coordinator
-    runs, or may have ended without a final report."""
+    """Whether the coordinator shut down properly, so that this usage is final. Absent: a coordinator runs, or
+    may have ended without a final report."""
