@@ -1,4 +1,4 @@
-"""What accelerators a job holds, and for how long. The operator computes it from the times of its pods.
+"""The accelerators that a job holds, and for how long. The operator computes this from the times of its pods.
 
 Seconds are whole, as in Kubernetes' timestamps, so that sums are exact. A pod that has not ended counts up to
 `seen_time`, so a reader's own clock does not matter.
@@ -27,14 +27,14 @@ class Holder(NamedTuple):
 
 
 class HeldSeconds(StatusModel):
-    """Accelerator time of one role and product, for pods that no list contains any more."""
+    """Accelerator time of one role and product, for pods that are no longer in pods."""
 
     role: Word
     """learner, rollout, judge, or another role whose pods ask for accelerators."""
     product: Word
     """What the pods ask for: a node's product label, or the name of the resource."""
     seconds: Decimal
-    """Seconds, counted for each accelerator."""
+    """Seconds, summed over accelerators."""
 
 
 class HeldPod(StatusModel):
@@ -70,12 +70,12 @@ class Accelerators(StatusModel):
 
 
 def seconds_of(pod: HeldPod, seen: datetime) -> int:
-    """Seconds that a pod has held accelerators by `seen`, counted for each accelerator."""
+    """Seconds until `seen` that a pod has held accelerators, summed over accelerators."""
     return pod.count * max(0, ((pod.until or seen) - pod.since) // timedelta(seconds=1))
 
 
 def seconds(accounts: Accelerators | None) -> dict[Holder, int]:
-    """Everything held so far, by role and product."""
+    """Seconds that accelerators were held so far, by role and product, summed over accelerators."""
     found: Counter[Holder] = Counter()
     if accounts is None:
         return found

@@ -4,27 +4,27 @@
     trajectories/validation/<step>/<group id>.json.gz
     trajectories/evaluation/<candidate>/<group id>.json.gz
     trajectories/preflight/<group id>.json.gz     of the untrained model, before the first gradient
-    trajectories/failed/<group key>.json.gz       groups of held-out rows without a scored episode
+    trajectories/failed/<group key>.json.gz       groups without a scored episode, except training groups
     validations/000012.json                       results of a finished validation, for a restart
     judgements/<sha256>.json                      a judge's answer, by digest of judge and question
-    prices/000001.json                            an edition of the price book, and its correction
+    prices/000001.json                            an edition of the price book, and how it changed the bill
     usage/<group key>.jsonl, usage/step-000012.jsonl      immutable ledger segments
     export/cloudevents/2026-11-03.jsonl           usage of a UTC day, as CloudEvents
     export/focus/2026-11-03.csv, .parquet         the same as a FOCUS-style table
-    usage/accelerators-000012.jsonl               another segment: what was held since the last one
+    usage/accelerators-000012.jsonl               another segment: accelerator seconds since the last one
     checkpoints/000012/000003/                    resumable, from one start of the learner; report.json last
     weights/000012/                               Hugging Face layout (adapter or full); export.json
                                                   written last if the job's end completed it
     steps/000012.json                             a StepReport: the content of the step
     figures/000012.json                           BatchMetrics of that step, for a restart
     remedies/000001.json                          a Decision to change the running job
-    remedies/000001-kept.json                     its watch ended, and the change stays
+    remedies/000001-kept.json                     record that the change stays after its watch
     remedies/orders/<hash>.json                   a person's order that was refused
-    preflight/<group id>.json                     answers of its episodes' sandboxes, and how fast
-    preflight-judgements/<name>.json              its scripts' questions to judges, and their cost
+    preflight/<group id>.json                     answers of the sandboxes of a preflight group, and how fast
+    preflight-judgements/<name>.json              questions of preflight scripts to judges, and their cost
     preflight.json                                results of the preflight, written at its end
     preflight.md                                  the same for people
-    estimates/<basis>.json                        estimated cost of the whole job, by what was known
+    estimates/<basis>.json                        estimated cost of the whole job, on that basis
     rows.sha256                                   digest of the rows of an RLEvalJob at its start
     chat-templates/<sha256>.jinja                 the base model's chat template, as a training job read it
     coordinators/000001                           empty: a coordinator started
@@ -40,8 +40,8 @@
     logs/<candidate>.eval                         Inspect logs, of an RLEvalJob
     logs/<pod>/<container>.log                    the end of a process's output
 
-A key is a pure function of the object's content, so writing twice is harmless. Equal jobs share one object
-beside their folders: `<output.uri>/<namespace>/preflight/<key>.json` is what a preflight found.
+A key is a pure function of the object's content, so writing twice is harmless. Equal jobs share the result of
+a preflight, in `<output.uri>/<namespace>/preflight/<key>.json` beside their folders.
 """
 
 from __future__ import annotations
@@ -83,20 +83,21 @@ class Layout:
 
     @property
     def all_validation_groups(self) -> str:
-        """Folder of the groups of all evaluations."""
+        """Folder of the groups of all validations."""
         return f"{self.root}/trajectories/validation"
 
     def validation_groups(self, step: int) -> str:
-        """Folder of the evaluation made at `step`."""
+        """Folder of the groups of the validation of `step`."""
         return f"{self.all_validation_groups}/{step:06d}"
 
     def validation_group(self, step: int, group_id: str) -> str:
-        """A finished evaluation group."""
+        """A finished group of the validation of `step`."""
         return f"{self.validation_groups(step)}/{group_id}.json.gz"
 
     @property
     def all_evaluation_groups(self) -> str:
-        """Folder of the groups of all candidates; for a training job, those of its test split by step."""
+        """Folder of the groups of all candidates. For a training job: of the groups of its test split, by
+        step."""
         return f"{self.root}/trajectories/evaluation"
 
     def evaluation_groups(self, candidate: str) -> str:
@@ -122,39 +123,39 @@ class Layout:
 
     @property
     def preflight_judgements(self) -> str:
-        """Folder of what the preflight asked judges outside its episodes."""
+        """Folder of the preflight's questions to judges outside its episodes."""
         return f"{self.root}/preflight-judgements"
 
     def preflight_judgement(self, whose: str) -> str:
-        """What one script, or one question that is asked twice, asked of judges."""
+        """Questions to judges of one script, or of one question that the preflight asks twice."""
         return f"{self.preflight_judgements}/{whose}.json"
 
     @property
     def preflight(self) -> str:
-        """What the preflight found."""
+        """Results of the preflight."""
         return f"{self.root}/preflight.json"
 
     @property
     def preflight_for_people(self) -> str:
-        """What the preflight found, as Markdown."""
+        """Results of the preflight, as Markdown."""
         return f"{self.root}/preflight.md"
 
     @property
     def validations(self) -> str:
-        """Folder of the summaries of finished evaluations."""
+        """Folder of the summaries of finished validations."""
         return f"{self.root}/validations"
 
     def validation(self, step: int) -> str:
-        """Summary of the evaluation made at `step`, written after all of its groups and their usage."""
+        """Summary of the validation of `step`, written after all of its groups and their usage."""
         return f"{self.validations}/{step:06d}.json"
 
     @property
     def failed_groups(self) -> str:
-        """Folder of evaluation groups without any scored episode, of all steps."""
+        """Folder of groups without any scored episode, of all purposes except training."""
         return f"{self.root}/trajectories/failed"
 
     def failed_group(self, key: str) -> str:
-        """An evaluation group without any scored episode, by `GroupRecord.key`."""
+        """A group without any scored episode, by `GroupRecord.key`."""
         return f"{self.failed_groups}/{key}.json.gz"
 
     def judgement(self, question: str) -> str:
@@ -171,8 +172,7 @@ class Layout:
         return f"{self.usage}/{key}.jsonl"
 
     def usage_of_given_up(self, key: str) -> str:
-        """Segment with the differences when a group is abandoned after another segment recorded it
-        otherwise."""
+        """Segment that corrects an earlier one, for a group that was billed and then abandoned."""
         return f"{self.usage}/{key}-given-up.jsonl"
 
     def usage_of_step(self, step: int) -> str:
@@ -180,7 +180,7 @@ class Layout:
         return f"{self.usage}/step-{step:06d}.jsonl"
 
     def usage_of_accelerators(self, number: int) -> str:
-        """Segment with the accelerator seconds that were added to those of the segments before it."""
+        """Segment with the accelerator seconds since the segment before it."""
         return f"{self.usage}/accelerators-{number:06d}.jsonl"
 
     def cloud_events(self, day: date) -> str:
@@ -205,7 +205,7 @@ class Layout:
         return f"{self.prices}/{number:06d}.json"
 
     def estimate(self, basis: str) -> str:
-        """What the whole job was to use and cost, by its data or by its preflight."""
+        """Estimate of what the whole job will use and cost, based on its data or its preflight."""
         return f"{self.root}/estimates/{basis}.json"
 
     @property
@@ -214,7 +214,7 @@ class Layout:
         return f"{self.root}/checkpoints"
 
     def checkpoint(self, step: int) -> str:
-        """Folder of the checkpoint of a step, with what other starts of the learner left of it."""
+        """Folder of the checkpoints of a step. Each start of the learner has a subfolder of its own there."""
         return f"{self.checkpoints}/{step:06d}"
 
     def checkpoint_of(self, step: int, start: int) -> str:
@@ -222,7 +222,7 @@ class Layout:
         return f"{self.checkpoint(step)}/{start:06d}"
 
     def checkpoint_report(self, step: int, start: int) -> str:
-        """The record that completes it: the StepReport, and the digests of its files."""
+        """The record that completes a checkpoint: the StepReport, and the digests of its files."""
         return f"{self.checkpoint_of(step, start)}/report.json"
 
     @property
@@ -357,7 +357,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class RunLayout(Layout):
-    """Keys below a folder whose address is known."""
+    """Keys below a run's folder, if only the folder's address is known."""
 
     @classmethod
     def of(cls, root: str) -> RunLayout:
@@ -370,8 +370,8 @@ class RunLayout(Layout):
 
 
 def shared_preflight(layout: Layout, key: str) -> str:
-    """What the preflight of a job found, named after everything that it depends on, beside the folders of all
-    jobs. An equal job reads it again."""
+    """Results of a preflight, beside the folders of all jobs. `key` identifies everything that they depend
+    on, so an equal job reads them again."""
     return f"{layout.output_uri.rstrip('/')}/{layout.namespace}/preflight/{key}.json"
 
 
@@ -379,7 +379,7 @@ def pointed(pointer: bytes) -> int:
     """The step that the pointer to the newest complete checkpoint names.
 
     Raises:
-        OutOfBoundsError: it is not such a pointer.
+        OutOfBoundsError: `pointer` is not a JSON object with a valid `step`.
     """
     found = json_within(pointer, KIB)
     step = found.get("step") if isinstance(found, dict) else None
@@ -396,7 +396,7 @@ JUDGEMENTS: Final = re.compile(rf"{_PART}\.json")
 TEMPLATES: Final = re.compile(r"[0-9a-f]{64}\.jinja")
 NUMBERED: Final = re.compile(r"[0-9]{6,18}\.json")
 REMEDIES: Final = re.compile(r"[0-9]{6,18}(?:-kept)?\.json|orders/[0-9a-f]{32}\.json")
-"""Names of objects below the folder of their kind, as a job writes them."""
+"""This and the patterns above match the names that a job gives its objects, relative to their folder."""
 
 
 def accelerators_number(uri: str) -> int:
@@ -406,8 +406,8 @@ def accelerators_number(uri: str) -> int:
 
 
 def written(uris: Iterable[str], folder: str, names: re.Pattern[str]) -> list[str]:
-    """Objects below a folder whose names follow the pattern that a job writes there. Others are ignored, such
-    as a folder's own mark or a copy that a person made."""
+    """Objects below a folder whose names match the pattern of the names that a job writes there. Others are
+    ignored, such as the object that marks a folder, or a copy that a person made."""
     return [uri for uri in uris if names.fullmatch(uri.removeprefix(folder).lstrip("/"))]
 
 

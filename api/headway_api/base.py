@@ -1,4 +1,4 @@
-"""The base of every model a user or the platform writes as JSON: camelCase outside, snake_case inside."""
+"""Base classes of the custom resources' models: camelCase in JSON, snake_case in Python."""
 
 from typing import Any, ClassVar, Self
 
@@ -11,7 +11,8 @@ from headway_api.rules import IMMUTABLE, VALIDATIONS, Rule
 
 
 class Model(BaseModel):
-    """Unknown fields are errors, NaN and infinity are refused, and every instance satisfies `validations`."""
+    """Base of all models: it refuses unknown fields, NaN and infinity, and instances that break a rule of
+    `validations`."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -48,8 +49,8 @@ class Model(BaseModel):
 class SpecModel(Model):
     """A block of `spec`: frozen, because only the user writes it.
 
-    `mutable` names the fields a user may change while the job runs; every other field is immutable.
-    None leaves it to the block that contains this one.
+    `mutable` names the fields that a user may change; every other field is immutable. None: the block that
+    contains this one decides.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -80,12 +81,13 @@ class SpecModel(Model):
 
 
 class StatusModel(Model):
-    """A block of `status`: an older reader ignores what a newer writer added."""
+    """A block of `status`. Unknown fields are ignored, so that an older reader accepts a newer writer's
+    status."""
 
     model_config = ConfigDict(extra="ignore")
 
     def as_object(self) -> dict[str, Any]:
-        """As for any model, but without empty lists: a server-side apply owns every field that it
+        """The JSON object without empty lists, because a server-side apply owns every field that it
         mentions."""
         pruned = _without_empty_lists(super().as_object())
         assert isinstance(pruned, dict)

@@ -1,4 +1,4 @@
-"""What a model's chat template is given, wherever a conversation is rendered."""
+"""Inputs of a model's chat template. They are the same wherever a conversation is rendered."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ TODAY: Final = datetime(2024, 7, 26)
 
 
 def object_arguments(function: Mapping[str, Any]) -> dict[str, Any]:
-    """A call's function with an object as its arguments: templates write it as JSON."""
+    """The function of a tool call, with its arguments as an object. Templates write this object as JSON."""
     arguments = function["arguments"]
     return {**function, "arguments": json.loads(arguments) if isinstance(arguments, str) else arguments}

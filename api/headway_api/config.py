@@ -1,4 +1,5 @@
-"""What the operator gives every process of a job: its identity, and the spec as stored by the API server."""
+"""The configuration that every process of a job gets: the job's identity, and the spec as stored by the API
+server."""
 
 from __future__ import annotations
 
@@ -26,13 +27,14 @@ class ServedModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     base: str
-    """Where it comes from: hf:// or s3://."""
+    """Address of the model, hf:// or s3://."""
     revision: str | None
     dtype: Literal["bfloat16", "float16", "float32"]
     context_length: int | None
     """Maximum tokens of one episode; None: the model's own limit."""
     lora_rank: int | None
-    """Largest rank of the adapters that it loads. None: every weight is replaced, or none is."""
+    """Largest rank of the adapters that the server loads. None: it loads no adapters, because all weights are
+    trained or none are."""
     adapters: int
     """Slots that hold an adapter at the same time. Slots with the base model are not counted."""
     updates: bool
@@ -142,7 +144,7 @@ class EvalConfig(Identity):
 
     @property
     def model(self) -> str:
-        """The base model of all candidates, whose prices apply; empty if there are several."""
+        """The base model that all candidates share, whose prices apply; empty if they have several."""
         found = {each.base_model for each in self.candidates if each.base_model is not None}
         return found.pop() if len(found) == 1 else ""
 
@@ -199,7 +201,7 @@ def load_any(environ: Mapping[str, str]) -> JobConfig | EvalConfig:
 
 
 def load(environ: Mapping[str, str]) -> JobConfig:
-    """Read the configuration of an RLTrainingJob, as `load_any`."""
+    """Read the configuration of an RLTrainingJob, from the same file as `load_any`."""
     found = load_any(environ)
     assert isinstance(found, JobConfig), f"{found.kind} has no process of this role"
     return found

@@ -2,8 +2,8 @@
 
 A CRD is not an ordinary JSON schema. It must be structural: one type a node, no references, no alternatives.
 The API server fills in a default only if its parent exists, so every block with defaults has a default
-itself. That default is written out in full, because the API server checks it against the rules before it
-completes it.
+itself. A block's default contains those of all its fields: the API server checks it against the rules before
+it fills in missing fields.
 """
 
 import argparse
@@ -41,8 +41,8 @@ INT_OR_STRING = "x-kubernetes-int-or-string"
 
 
 def structural(node: Schema, definitions: Schema, path: str) -> Schema:
-    """One node of pydantic's JSON schema in the form that the API server accepts; `path` is the field's, for
-    messages."""
+    """One node of pydantic's JSON schema in the form that the API server accepts. Messages name the field by
+    `path`."""
     node = _resolved(node, definitions)
     if node.get(INT_OR_STRING):
         return node
@@ -75,7 +75,8 @@ def _without_absent(value: Any) -> Any:
 
 
 def _resolved(node: Schema, definitions: Schema) -> Schema:
-    """Follow references and take the one alternative that is not null; keys beside them override theirs."""
+    """Replace a reference by its target, and alternatives by the only one that is not null. Keys of the node
+    itself override keys of the target."""
     while True:
         if "$ref" in node:
             target = definitions[node["$ref"].rpartition("/")[2]]
@@ -126,7 +127,7 @@ def open_schema(kind: type[BaseModel], status: type[BaseModel]) -> Schema:
 
 
 def column(name: str, path: str, kind: str = "string", priority: int = 0) -> Schema:
-    """A column of `kubectl get`; one with priority 1 shows only with `-o wide`."""
+    """A column of `kubectl get`. A column with priority 1 is shown only with `-o wide`."""
     entry: Schema = {"name": name, "type": kind, "jsonPath": path}
     return entry | ({"priority": priority} if priority else {})
 

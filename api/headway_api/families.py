@@ -1,4 +1,4 @@
-"""Families of models: the context their configurations allow, and the learning rates to start with.
+"""Families of models: the context that their configurations allow, and the learning rates to start with.
 
 These are published facts, each with its source. None of them was tuned with this platform. docs/recipes.md
 has them as a table.
@@ -43,7 +43,8 @@ class ModelFamily:
     starts: tuple[StartingRates, ...]
     """The first one whose sizes match applies."""
     says_context: bool = True
-    """Whether config.json has that number. If not, a job has to set it, and the preflight uses this one."""
+    """Whether config.json has this number. If not, a job has to set spec.model.contextLength, and the
+    preflight uses the number above."""
 
     @property
     def pattern(self) -> str:

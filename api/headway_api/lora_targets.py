@@ -1,4 +1,4 @@
-"""Which modules get an adapter: their names as PEFT matches them, derived from a checkpoint's tensors."""
+"""Which modules get an adapter: names derived from a checkpoint's tensors, and matched as PEFT matches them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HEADS: Final = ("lm_head", "embed_out")
 EMBEDDINGS: Final = ("wte", "wpe")
 """Embeddings besides those that have "embed" in their name."""
 EXPERTS: Final = "experts"
-"""Part of the path of experts' modules. The learner holds those of a layer as one tensor."""
+"""Part of the path of the modules of experts. The learner holds the experts of a layer as one tensor."""
 OF_EXPERTS: Final = (
     "gate_proj",
     "up_proj",
@@ -25,8 +25,9 @@ OF_EXPERTS: Final = (
     "router",
     "shared_expert_gate",
 )
-"""Names of the modules of experts and of the router. PEFT applies such a name to the experts, even if a
-linear module has it (shared experts, dense layers of a mixture). No server loads the adapter that results."""
+"""Names of the modules of experts and of the router. Linear modules may have the same names (shared experts,
+dense layers of a mixture). PEFT still applies such a name to the experts too, and no server loads the
+resulting adapter."""
 OTHER_TOWERS: Final = ("visual", "vision", "audio", "multi_modal", "mtp")
 """Prefixes of parts of a checkpoint that are not the language model, or are not trained."""
 
@@ -38,7 +39,7 @@ def adaptable(shapes: Mapping[str, Sequence[int]]) -> list[str]:
 
 
 def chosen(linear: Iterable[str], tensors: Iterable[str]) -> list[str]:
-    """The paths of linear modules that may get an adapter; `tensors` are the names of all tensors."""
+    """The paths in `linear` that may get an adapter; `tensors` are the names of all tensors."""
     routed = any(EXPERTS in name.split(".") for name in tensors)
     return sorted(path for path in linear if _is_adaptable(path.split("."), routed))
 
@@ -51,7 +52,8 @@ def _is_adaptable(parts: Sequence[str], routed: bool) -> bool:
 
 
 def matched(targets: Collection[str] | str, modules: Iterable[str]) -> set[str]:
-    """The `modules` that `targets` name, in full or by their end; a string is a pattern for a path."""
+    """The `modules` that `targets` name, by the whole path or its end. If `targets` is a string, it is a
+    regular expression for a whole path."""
     if isinstance(targets, str):
         try:
             return {module for module in modules if re.fullmatch(targets, module)}

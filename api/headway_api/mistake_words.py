@@ -1,4 +1,4 @@
-"""Words for one fault that pydantic found in a value: what is wrong, and what to write."""
+"""Describes one fault that pydantic found in a value: what is wrong, and what to write."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from headway_api.bounds import shortened
 from headway_api.field_types import DECIMAL_PATTERN, MONEY_PATTERN, QUANTITY_PATTERN
 
 CHARACTERS: Final = 40
-"""Characters of a value that are repeated."""
+"""Maximum characters of a value that a message repeats."""
 YAML_WORDS: Final = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
-"""Words that YAML reads as something else than text, in any case."""
+"""Words that YAML does not read as text, in upper or lower case."""
 OWN: Final = "Value error, "
 """What pydantic puts before the message of a rule."""
 QUOTED: Final = re.compile(r"'([^']*)'")
@@ -61,7 +61,7 @@ SIZES: Final[Mapping[str, tuple[str, str]]] = {
 
 
 def message(fault: Mapping[str, Any]) -> str:
-    """A rule's own message, without what pydantic puts before it; for other faults, pydantic's words."""
+    """The message of a rule, without pydantic's prefix. For other faults, pydantic's own message."""
     return str(fault["msg"]).removeprefix(OWN)
 
 
@@ -78,12 +78,13 @@ def sentence(field: str, fault: Mapping[str, Any]) -> str:
 
 
 def remedy(fault: Mapping[str, Any]) -> str:
-    """What to write, for a sentence that has the value already; else the fault's own message."""
+    """What to write instead, for a sentence that already names the value. If `fix` has no answer, the fault's
+    own message."""
     return fix(str(fault["type"]), fault.get("ctx") or {}, fault.get("input")) or message(fault)
 
 
 def fix(kind: str, context: Mapping[str, Any], given: object) -> str | None:
-    """What to write instead; None if only the fault's own message says so."""
+    """What to write instead; None if only the fault's own message can say it."""
     if kind in ("literal_error", "enum"):
         return f"write {QUOTED.sub(_as_yaml, str(context['expected']))}"
     if kind == "string_type" and isinstance(given, int | float):
@@ -101,7 +102,8 @@ def fix(kind: str, context: Mapping[str, Any], given: object) -> str | None:
 
 
 def shown(value: object) -> str:
-    """A value from a manifest as it is repeated: short, and of a list or of fields only that it is one."""
+    """A value from a manifest as a message repeats it: shortened. A list or a block of fields is only named
+    as such."""
     if isinstance(value, dict | BaseModel):
         return "a block of fields"
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Names under which a rollout server offers weights: server and coordinator must agree on them."""
+"""Names under which a rollout server offers weights. The server and the coordinator must agree on them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from headway_api.records import PolicyVersion, WeightsManifest
 
 BASE_MODEL: Final = "base"
-"""The base model and, with full weights, every version of it."""
+"""Name of the base model and, with full weights, of every trained version."""
 POLICY: Final = "policy"
 """Slot of the policy that a job trains. A slot holds weights independently of a server's other slots."""
 VALIDATION: Final = "validation"
@@ -24,8 +24,8 @@ def is_slot(name: str) -> bool:
 
 
 def adapter_name(version: PolicyVersion, slot: str = POLICY) -> str:
-    """One name for each version and slot. So a request or a cached prefix never meets other weights than
-    those it began with."""
+    """Name of an adapter, different for each version and slot. So a request ends with the weights that it
+    began with, and a cached prefix is never used with other weights."""
     return f"{slot}-{version}"
 
 

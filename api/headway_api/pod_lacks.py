@@ -1,7 +1,6 @@
-"""Why a pod cannot be created or scheduled, with the field of the job that asks for it, and what to do. Pure.
+"""Messages about a pod that cannot be created or scheduled: which field of the job to change, and how. Pure.
 
-Scheduler, quotas and the API server report what they lack, but none of them knows which job field a pod comes
-from.
+The scheduler, quotas and the API server say what is missing, but not which field of the job requested it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ BLOCKS: Final = {
     names.JUDGE: "spec.judges[].model",
     names.SANDBOX: "spec.environment.sandbox",
 }
-"""Where a job configures the pods of a role."""
+"""Role -> the block of the spec that configures its pods."""
 AHEAD: Final = re.compile(
     r'^(?:Error creating: )?(?:pods? "[^"]*" is forbidden: )?(?:pod rejected: )?'
     r"(?:error looking up service account \S+: )?"
@@ -32,7 +31,7 @@ RUNTIME: Final = re.compile(r'RuntimeClass "[^"]+" not found')
 PRIORITY: Final = "no PriorityClass with name"
 VOLUME: Final = re.compile(r'Usage of EmptyDir volume "(?P<volume>[^"]+)" exceeds the limit')
 LIMITS: Final = {"cache": "cacheSizeLimit", "tmp": "cacheSizeLimit", "shm": "shmSizeLimit"}
-"""Volumes of each pod whose limit is one of the chart's values."""
+"""Volume of a pod -> the chart value that limits its size."""
 RANGE: Final = re.compile(r"(?:maximum|minimum) \S+ usage per (?:Container|Pod)")
 
 
@@ -40,8 +39,8 @@ def of_scheduler(role: str | None, pod: str, message: str) -> str:
     """Why no node takes a pod.
 
     Args:
-        role: its role.
-        pod: its name.
+        role: the pod's role.
+        pod: the pod's name.
         message: the scheduler's message.
     """
     words = BEHIND.sub("", message).rstrip(". ")
@@ -68,7 +67,7 @@ def of_eviction(pod: str, message: str) -> str:
 
 
 def of_creation(role: str | None, message: str) -> str:
-    """Why the API server creates no pod of a role; `message` is its own."""
+    """Why the API server creates no pod of a role; `message` is the API server's message."""
     words = AHEAD.sub("", message).rstrip(". ")
     if "exceeded quota" in words:
         return f"{_field(role, 'resources')}{words}; {QUOTA}"
@@ -88,7 +87,7 @@ def of_creation(role: str | None, message: str) -> str:
 
 
 def field_of(role: str | None, part: str) -> str | None:
-    """Path of a field that a job has for a role; None if a job has no fields for it."""
+    """Path of the field `part` for a role's pods; None if a job has no fields for this role."""
     if role == names.JUDGE and part != "resources":
         role = names.ROLLOUT  # other fields of a judge's pods are those of rollout servers
     block = BLOCKS.get(role or "")

@@ -53,7 +53,7 @@ def parse(text: bytes) -> PriceBook:
     """Parse the price book in a text.
 
     Raises:
-        PriceBookError: it is not a price book.
+        PriceBookError: the text is not a price book.
     """
     if len(text) > MAX_BYTES:
         raise PriceBookError(f"more than {MAX_BYTES} bytes")

@@ -28,7 +28,7 @@ TERMINATION: Final = "termination"
 RESULT: Final = "result.json"
 STORE: Final = "store"
 CACHE: Final = "cache"
-"""Scratch of the learner's ranks."""
+"""Scratch folder of the learner's ranks."""
 
 
 class ReplayRequest(BaseModel):
@@ -39,14 +39,15 @@ class ReplayRequest(BaseModel):
     config: JobConfig
     """Configuration of the run."""
     run: OutputSpec
-    """Where the run's own folder is, which may have been moved, and how to reach its store."""
+    """Where the run's folder is now, and how to reach its store. The folder may have been moved."""
     step: int = Field(ge=1)
     changed: RLTrainingJobSpec | None = None
-    """What to train the step with, instead of what was in force. Only its algorithm differs."""
+    """Spec to train the step with, instead of the settings in force at the time. Only its algorithm
+    differs."""
     key: str | None = None
     """File with the key that signs the run's checkpoints. Without it no checkpoint can be used."""
     from_start: bool = False
-    """Whether to begin with the model itself even if a checkpoint is kept."""
+    """Whether to begin with the untrained model even if a checkpoint is kept."""
     models: str
     """Folder where downloaded models are kept."""
 
@@ -68,9 +69,9 @@ class TensorDifference(Record):
     total: int = Field(ge=0)
     """Number of tensors."""
     max_abs: float = Field(ge=0)
-    """Largest difference of an element, over the tensors that both have in one shape."""
+    """Largest absolute difference of an element, over the tensors that both versions have in one shape."""
     max_at: str | None = None
-    """Tensor that has it."""
+    """Name of the tensor with this largest difference."""
     first: str | None = None
     """First tensor that differs, by name."""
 
@@ -80,7 +81,7 @@ class ReplayResult(Record):
 
     step: int
     start: int | None
-    """Step of the checkpoint that it began with; None: it began with the model itself."""
+    """Step of the checkpoint that the replay began with; None: it began with the untrained model."""
     trained: list[int]
     """Steps that were trained again, the last one being `step`."""
     processes: int
@@ -89,14 +90,14 @@ class ReplayResult(Record):
     digest: str
     """SHA-256 of the new weights' `file`."""
     recorded_digest: str | None
-    """SHA-256 of `file` in the weights that the run published; None if its report lacks it."""
+    """SHA-256 of `file` in the weights that the run published; None if the step's report lacks it."""
     file: str
-    """File of published weights that the digests are for."""
+    """Name of the weights file that both digests are of."""
     same: bool | None
     """Whether the weights are the same; None if that is unknown."""
     first_difference: int | None = None
     """The first step before `step` whose weights differ from those that the run published. Step 0 counts if
-    the replay begins with the model itself."""
+    the replay begins with the untrained model."""
     difference: TensorDifference | None = None
     """How the weights differ, if they do and the run's weights are kept."""
     recorded: Metrics

@@ -35,7 +35,7 @@ class RunFiles:
         return reports
 
     def batch_metrics(self) -> dict[int, BatchMetrics]:
-        """Metrics of the batches of steps, by step, as far as they were kept."""
+        """Step -> metrics of its batch, for the steps whose metrics are stored."""
         uris = self._written(self.layout.all_batch_metrics)
         return {each.step: each for each in read_each(self._store, uris, partial(parsed, BatchMetrics))}
 
@@ -67,13 +67,14 @@ class RunFiles:
         return read_each(self._store, uris, group)
 
     def addresses(self, purpose: Purpose, candidate: str | None = None) -> list[str]:
-        """Addresses of the groups of a purpose, by name; for an evaluation, those of one candidate."""
+        """Addresses of the groups with a purpose, sorted. With `candidate`, only the groups of that
+        candidate."""
         folder = f"{self.layout.root}/trajectories/{purpose.value}"
         folder = folder if candidate is None else f"{folder}/{candidate}"
         return sorted(written(self._store.list(folder), folder, GROUPS))
 
     def unanswered(self) -> list[str]:
-        """Addresses of the groups without any scored episode, of all purposes but training, by name."""
+        """Addresses of the groups without any scored episode, of all purposes except training, sorted."""
         folder = self.layout.failed_groups
         return sorted(written(self._store.list(folder), folder, GROUPS))
 
@@ -82,9 +83,10 @@ class RunFiles:
 
 
 def standing(reports: Sequence[StepReport]) -> tuple[list[StepReport], list[StepReport]]:
-    """Reports of steps that are valid, and of steps that were undone, each by step.
+    """Reports of valid steps, and reports of undone steps, each sorted by step.
 
-    The learner is at the newest version of all. Steps beyond it were taken before the learner resumed there.
+    The report with the newest version shows at which step the learner is. Later steps were taken before the
+    learner resumed from an older checkpoint, so they are undone.
     """
     newest = max((report.version for report in reports), default=None)
     ordered = sorted(reports, key=lambda report: report.step)

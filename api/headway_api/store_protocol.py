@@ -1,4 +1,4 @@
-"""What a process may do with the artifact store."""
+"""The operations of the artifact store, as a protocol."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Protocol
 
 
 class Store(Protocol):
-    """What a process may do with the artifact store."""
+    """The operations of the artifact store. Every object has a URI."""
 
     def get(self, uri: str) -> bytes:
         """Content of an object.
 
         Raises:
-            ObjectNotFoundError: there is none.
-            StoreDeniedError: it may not be read.
-            JobError: `RecordUnreadable`: it has more than `bounds.OBJECT` bytes.
+            ObjectNotFoundError: there is no such object.
+            StoreDeniedError: there is no such bucket, or the credentials may not read the object.
+            JobError: `RecordUnreadable`: the object has more than `bounds.OBJECT` bytes.
         """
 
     def get_start(self, uri: str, size: int) -> bytes:

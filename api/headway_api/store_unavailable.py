@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from botocore.exceptions import ClientError
 
 BUSY = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
-"""Statuses that do not answer the request: the store is too busy."""
+"""HTTP statuses of a store that is too busy to handle the request."""
 PATIENCE: Final = 600.0
-"""Seconds without success after which a patient process gives a request up."""
+"""Seconds without success after which a process that waits for the store gives up a request."""
 PAUSE = 5.0
 """Seconds between two attempts of a patient request, after botocore's own faster retries."""
 DELETED_AT_ONCE: Final = 1000
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class StoreUnavailableError(Exception):
-    """The store gave no answer, or failed itself, for as long as a process waits. The message is for
+    """The store did not answer, or failed internally, for as long as a process waits. The message is for
     people."""
 
 
@@ -59,8 +59,11 @@ class Patience:
 
 
 class Patient:
-    """A store that retries transient errors outside botocore's retries: the body of an answer breaks off, or
-    the cloud's identity service gives no credentials. `wait_for` makes its client wait within requests."""
+    """Wraps a store, and retries transient errors that botocore does not retry.
+
+    Examples: the body of an answer breaks off, or the cloud's identity service gives no credentials.
+    `wait_for` extends botocore's own retries of a request.
+    """
 
     def __init__(self, store: Store, patience: Patience) -> None:
         self._store = store
@@ -121,8 +124,8 @@ def batches(items: Iterable[T]) -> Iterator[list[T]]:
 def wait_for(client: Any, patience: Patience) -> None:
     """Make each request of an S3 client retry for as long as `patience` allows.
 
-    A quota that all requests of a client share bounds botocore's own retries. The threads of one large upload
-    use it up in half a minute. Here each request, and so each part of an upload, waits by itself.
+    All requests of a client share one quota for botocore's own retries. The threads of one large upload use
+    up this quota in half a minute. Here each request, and so each part of an upload, waits independently.
     """
 
     def again(
@@ -148,7 +151,8 @@ def _trouble(response: Any, caught: Exception | None) -> str | None:
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether the store could not be reached or failed itself, instead of refusing."""
+    """Whether an error may go away: the store could not be reached or failed internally, instead of refusing
+    the request."""
     from boto3.exceptions import RetriesExceededError
     from botocore.exceptions import (
         ClientError,
@@ -163,7 +167,7 @@ def may_pass(error: Exception) -> bool:
         return _is_trouble(status_of(error))
     # The cloud's identity service did not answer, which happens on a node that has just joined.
     identity = (CredentialRetrievalError, MetadataRetrievalError)
-    # The body of an answer broke off, for a download several times.
+    # The body of an answer broke off: once, or in several tries of a download.
     cut_off = (IncompleteReadError, RetriesExceededError)
     return isinstance(error, (ConnectionError, HTTPClientError, *identity, *cut_off))
 
@@ -176,7 +180,7 @@ def _is_trouble(status: int) -> bool:
 
 @contextmanager
 def store_explained() -> Iterator[None]:
-    """Context for the life of a process: if the store's absence ends it, it explains that.
+    """Context for the life of a process. It turns the error of an unavailable store into a JobError.
 
     Raises:
         JobError: `StoreUnavailable`, retriable.
@@ -191,7 +195,7 @@ def store_explained() -> Iterator[None]:
 
 
 def _absence(error: BaseException) -> Exception | None:
-    """The error that shows the store's absence, or the first one in `error` if it is a group."""
+    """`error` if an unavailable store caused it; for a group, the first such error in it. Otherwise None."""
     if isinstance(error, BaseExceptionGroup):
         return next((found for found in map(_absence, error.exceptions) if found is not None), None)
     if isinstance(error, StoreUnavailableError) or (isinstance(error, Exception) and may_pass(error)):

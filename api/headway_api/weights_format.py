@@ -28,12 +28,13 @@ from headway_api.bounds import json_within
 
 MODEL_FILE: Final = "model.safetensors"
 DELTA_FILE: Final = "weights.delta"
-"""It does not end in .safetensors: in a folder that also has a whole model, others would read it as part of
-that."""
+"""The name does not end in .safetensors. Otherwise other programs would read the delta as a part of a whole
+model in the same folder."""
 DIGESTS_FILE: Final = "digests.json"
 """Holds a `records.TensorDigests`."""
 EXPORT_FILE: Final = "export.json"
-"""Written last if a version's folder got the whole model only when the job ended: the version's number."""
+"""Holds the version's number. It is written last if the whole model was added to a version's folder only when
+the job ended."""
 
 CHUNK: Final = 1 << 22
 """Elements of a chunk. It bounds the memory for making and applying a delta."""
@@ -68,7 +69,7 @@ def read_spans(path: Path) -> dict[str, Span]:
     """Where each tensor of a safetensors file is; the file's size is checked against its header.
 
     Raises:
-        InvalidSafetensorsError: saying what is wrong with it.
+        InvalidSafetensorsError: the file is not complete, or its header is wrong; the text says which.
     """
     size = path.stat().st_size
     with path.open("rb") as stream:

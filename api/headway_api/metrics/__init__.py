@@ -1,4 +1,4 @@
-"""Every metric, once: its name, kind, unit and meaning.
+"""All metrics, each defined once: its name, kind, unit and meaning.
 
 Names under `training/`, `timing_s/`, `rollout/`, `analysis/`, `val/` and `eval/` are those of SageMaker MTRL.
 So a dashboard made for it keeps working. The other names are Headway's own. MLflow gets each name unchanged,
@@ -57,7 +57,7 @@ FAMILIES: Final = (
 
 
 class UnknownMetricError(KeyError):
-    """A name that belongs to no family: add the family before the number."""
+    """No family has a metric of this name. Define the family before you record the metric."""
 
 
 def family(name: str) -> MetricFamily:

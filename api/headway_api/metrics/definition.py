@@ -14,9 +14,9 @@ class MetricFamily:
     """One metric, or several that differ in a number or name written in braces."""
 
     name: str
-    """As MLflow shows it; `{k}` or `{name}` is the part that varies."""
+    """The name in MLflow; `{k}` or `{name}` is the part that varies."""
     help: str
-    """What the number says, in one sentence."""
+    """What the number means, in one sentence."""
     unit: Unit = ""
     kind: MetricKind = "gauge"
     labels: tuple[str, ...] = ()
@@ -29,18 +29,18 @@ class MetricFamily:
 
 _PLACEHOLDER = re.compile(r"\\\{[a-z]+\\\}")
 JOB_LABELS: Final = ("namespace", "job_name")
-"""Labels of every metric, except those of the operator, which list all their labels below."""
+"""Labels of every metric. Metrics of the operator are an exception: they name all their labels themselves."""
 OF_JOB: Final = ("kind", *JOB_LABELS)
 """Labels of the operator's metrics of one job. Jobs of both kinds may share a name."""
 OF_SERVER: Final = ("server", "purpose")
-"""Labels of a rollout server. Its purpose is train, or validation for the one of spec.evaluation.servers:
-Dedicated."""
+"""Labels of a rollout server's metrics. The purpose is validation for the separate server of
+`spec.evaluation.servers: Dedicated`, and train for all others."""
 STATISTICS: Final = {"mean": "Mean", "std": "Standard deviation of", "min": "Smallest", "max": "Largest"}
 
 
 def spread(
     prefix: str, what: str, *, only: str = "mean std min max", unit: Unit = ""
 ) -> Iterator[MetricFamily]:
-    """The statistics `only` of one quantity."""
+    """A metric for each statistic of one quantity that `only` names."""
     for key in only.split():
         yield MetricFamily(f"{prefix}{key}", f"{STATISTICS[key]} {what}.", unit)

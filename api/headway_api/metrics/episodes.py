@@ -1,4 +1,4 @@
-"""Metrics of episodes, wherever they are played: behaviour, lengths, reward and score."""
+"""Metrics of episodes in training, validation and evaluation: behaviour, lengths, reward and score."""
 
 from typing import Final
 
@@ -6,8 +6,11 @@ from headway_api.metrics.definition import STATISTICS, MetricFamily, spread
 
 
 def behaviour(prefix: str, rates: str, when: str) -> tuple[MetricFamily, ...]:
-    """Metrics of the agent's behaviour. `when` names the episodes in each description. Shares of
-    episodes are under `rates`. Only the outcome rates count episodes that stayed InfraError."""
+    """Metrics of the agent's behaviour.
+
+    `when` names the episodes in each description. The names of shares of episodes begin with `rates`. Only
+    shares of all episodes count episodes that stayed InfraError.
+    """
     return (
         *spread(f"{prefix}/turns/", f"turns of an episode {when}", only="mean min max"),
         MetricFamily(
@@ -149,7 +152,8 @@ def lengths(prefix: str, when: str) -> tuple[MetricFamily, ...]:
 
 
 def judged(prefix: str, value: str) -> tuple[MetricFamily, ...]:
-    """Successes as one judgment counts them: `value` at the success threshold or above."""
+    """Metrics of successes. A try succeeds if its `value`, reward or external score, reaches the success
+    threshold."""
     return (
         MetricFamily(f"{prefix}/succeeded_rollouts", f"Tries whose {value} reached the success threshold."),
         MetricFamily(

@@ -20,7 +20,7 @@ OPERATOR: Final = (
 
 
 def of_job(name: str, text: str, unit: Unit = "", *labels: str, kind: MetricKind = "gauge") -> MetricFamily:
-    """Metrics of each job that the operator takes from its status, while the custom resource exists."""
+    """A metric that the operator takes from each job's status, while the custom resource exists."""
     return MetricFamily(f"job/{name}", text, unit, kind, (*OF_JOB, *labels))
 
 

@@ -36,9 +36,10 @@ class TrainingRow(Record):
     logprobs: list[float]
     """Log-probability that the sampler gave each token, at the sampling temperature; 0.0 if mask is 0."""
     versions: list[VersionSpan]
-    """They cover exactly the positions where mask is 1."""
+    """Which version sampled each token. The spans cover exactly the positions where mask is 1."""
     turns: list[TurnSpan] = Field(default_factory=list)
-    """They cover the same positions, in order. Empty: all of them belong to turn 0."""
+    """Which turn sampled each token. The spans cover the same positions, in order. Empty: all tokens belong
+    to turn 0."""
 
     @model_validator(mode="after")
     def _aligned(self) -> Self:
@@ -57,9 +58,12 @@ class TrainingRow(Record):
 
 
 MalformedKind = Literal["unclosed", "no_name", "not_json", "arguments", "structure", "other"]
-"""What is wrong with a call that cannot be parsed. It has no end. It names no tool. It is not the JSON that
-it should be. Its arguments are not an object, or not values. Its parts are in the wrong place. Anything
-else."""
+"""What is wrong with a tool call that cannot be parsed.
+
+unclosed: it has no end. no_name: it names no tool. not_json: it is not JSON where JSON is expected.
+arguments: its arguments are not an object, or not values. structure: its parts are in the wrong place.
+other: anything else.
+"""
 
 
 MALFORMED_KINDS: tuple[MalformedKind, ...] = get_args(MalformedKind)
@@ -80,11 +84,12 @@ class Turn(Record):
     """Number of malformed calls of each kind."""
     policy_version: PolicyVersion
     delivered: bool = True
-    """Whether it reached the agent. No row has the tokens of a turn that did not, since they had no part in
-    the reward. They are billed as discarded."""
+    """Whether the answer reached the agent. If it did not, no row has the turn's tokens, because they had no
+    part in the reward. They are billed as discarded."""
     guided: bool = False
-    """Whether a JSON schema restricted it: the sampler saw only tokens that follow the schema. It is billed,
-    and is context in the rows. Nobody recorded which tokens were hidden, so no ratio of it would be right."""
+    """Whether a JSON schema restricted the sampler to tokens that follow the schema. Such a turn is billed,
+    and its tokens are context in the rows. They are not trained: no record says which tokens were excluded,
+    so their ratios would be wrong."""
     counted: bool = True
     """Whether an endpoint reported its cost. If it did not, the tokens are unknown and are 0 here."""
 
@@ -126,10 +131,17 @@ ForkReason = Literal[
 ]
 """How a history differs from what was sampled.
 
-The agent may have caused it. It sent other tools, or another system prompt. It left messages out, or put some
-in. A message has another role, other tool calls, or other arguments of a call. A tool's answer names another
-call. Blanks or other words differ. Or the agent sent the same history again. The model's chat template may
-also have caused it: it cannot continue a cut-off turn, drops reasoning, or writes the history otherwise.
+Causes in the agent:
+    tools, system: it sent other tools, or another system prompt.
+    dropped, inserted: it left out messages, or added some.
+    role, calls, arguments: a message has another role, other tool calls, or other arguments of a call.
+    call_id: a tool's answer names another call.
+    whitespace, content: only blanks differ, or other text of a message.
+    again: it sent the same history again.
+Causes in the model's chat template:
+    cut_off: it cannot continue a turn that was cut off.
+    thought: it drops reasoning.
+    template: it writes the history differently.
 """
 
 
@@ -137,23 +149,27 @@ FORK_REASONS: tuple[ForkReason, ...] = get_args(ForkReason)
 
 
 class Drift(Record):
-    """Turns of an episode whose history differs from what was sampled, for one reason, and where the first of
-    them did."""
+    """The turns of an episode whose history differs from what was sampled for one reason, and where the first
+    of these turns differs."""
 
     reason: ForkReason
     count: int = Field(ge=1)
     turn: int = Field(ge=0)
     """Index of the first such turn in the episode, in the order of the requests."""
     message: int | None = Field(default=None, ge=0)
-    """The first message of that turn's request that differs, from 0. None: none differs."""
+    """Index, from 0, of the first message of that turn's request that differs. None: no message differs."""
     role: str | None = Field(default=None, max_length=32)
     """Role of that message in the request."""
 
 
 SpanKind = Literal["sandbox", "reset", "agent", "place", "turn", "tool", "judgement", "release"]
-"""What an episode waits for: a sandbox, the environment's reset, the agent, or a place for a turn. Also an
-answer of the model, a tool, the judgement, or the return of its sandbox. The agent's span lasts from
-its start to its end. Places, turns and tools are within it, and in the rest of it the agent itself runs."""
+"""What an episode waits for.
+
+sandbox: a sandbox. reset: the environment's reset. agent: the agent, from its start to its end. place: a free
+place for a turn. turn: the model's answer. tool: a tool's answer. judgement: the judgement. release: the
+return of its sandbox. Spans of places, turns and tools lie within the agent's span. In the rest of that span
+the agent itself runs.
+"""
 
 
 MAX_SPANS: Final = 4096
@@ -189,9 +205,10 @@ class EpisodeRecord(Record):
     cause: str | None = Field(default=None, max_length=64)
     """Reason, if a part of the job itself failed: `ResetFailed`, `RewardFailed`, `JudgeSlow`."""
     timed_out: bool = False
-    """Whether it did not end within rollout.timeoutSeconds. It is then lost, or Truncated and judged."""
+    """Whether the episode did not end within rollout.timeoutSeconds. It is then lost, or Truncated and
+    judged."""
     token_limited: bool = False
-    """Whether it is Truncated because it sampled the tokens of rollout.episodeTokenLimit."""
+    """Whether the episode is Truncated because it reached rollout.episodeTokenLimit."""
     reward: float | None = None
     """Reward that the model is trained on; None exactly if outcome is InfraError."""
     turn_rewards: list[float] | None = None
@@ -200,32 +217,34 @@ class EpisodeRecord(Record):
     score: float | None = None
     """The strict external score, separate from the reward; success is score >= successThreshold."""
     metrics: dict[str, float] = Field(default_factory=dict)
-    """The reward's own parts (completion, field accuracy...)."""
+    """Parts of the reward by name, as the environment reports them (completion, field accuracy...)."""
     judgements: list[Judgement] = Field(default_factory=list)
-    """Questions of its reward and score to judges, in the order of the answers; a lost episode has them
-    too."""
+    """Questions of the episode's reward and score to judges, in the order of the answers. A lost episode may
+    have them too."""
     messages: list[dict[str, Any]]
     """The conversation as a person reads it (OpenAI chat form)."""
     turns: list[Turn]
     rows: list[TrainingRow]
     forks: int = Field(default=0, ge=0)
-    """Turns whose history was not one that had been sampled. Each adds a row."""
+    """Number of turns whose history differs from what was sampled. Each adds a row."""
     drifts: list[Drift] = Field(default_factory=list, max_length=len(FORK_REASONS))
-    """Why it was not, one entry for each reason. Their counts add up to `forks`; older records have none."""
+    """Why those histories differ, one entry for each reason. Their counts add up to `forks`; older records
+    have none."""
     ignored: dict[str, int] = Field(default_factory=dict, max_length=MAX_IGNORED)
-    """Fields of the agent's requests that were not applied, and in how many requests. They are unknown ones,
-    and some that are never refused (`seed`). `spec.agent.lenient` adds those that would otherwise be
-    refused."""
+    """Field of the agent's requests that was not applied -> number of requests with it. These are unknown
+    fields, and known ones that are never refused (`seed`). `spec.agent.lenient` adds fields that would
+    otherwise be refused."""
     differing_answers: int = Field(default=0, ge=0)
-    """Of an episode that was scored again: tool calls that were now answered otherwise than recorded."""
+    """If a stored episode was scored again: number of tool calls whose answer differs from the recorded
+    answer."""
     sandbox_seconds: float = Field(ge=0)
     queued_at: float | None = None
-    """When it began to wait for its place, and for judges that do not answer. Older records do not have
-    it."""
+    """Unix time when the episode began to wait for its place, and for judges that do not answer. Older
+    records do not have it."""
     started_at: float
     finished_at: float
     spans: list[EpisodeSpan] = Field(default_factory=list, max_length=MAX_SPANS)
-    """Its waits, in the order in which they ended. Older records have none."""
+    """The episode's waits, in the order in which they ended. Older records have none."""
 
 
 SampledBy = Literal["servers", "endpoint", "nobody"]

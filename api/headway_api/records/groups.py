@@ -13,10 +13,16 @@ from headway_api.records.versions import Outcome, Purpose
 from headway_api.records.waits import BatchWaits
 
 AbandonReason = Literal["TooFewScored", "NotJudged", "NoStepLeft", "TooOld", "RolledBack", "BudgetExhausted"]
-"""Why a training group is not trained. Too many of its episodes failed permanently. Its environment rewards
-whole groups, and could not judge this one. No step can take it. Its tokens are too old to be trained:
-a predecessor of the coordinator wrote it, or a remedy has lowered the bound or the batch. A remedy
-went back to a step before its policy version. Or its possible cost does not fit the job's budget."""
+"""Why a training group is not trained.
+
+TooFewScored: too many of its episodes failed permanently.
+NotJudged: its environment rewards whole groups, and could not judge this group.
+NoStepLeft: no step can take it.
+TooOld: its tokens are too old to be trained. A predecessor of the coordinator wrote it, or a remedy lowered
+the staleness bound or the batch size.
+RolledBack: a remedy went back to a step before the group's policy version.
+BudgetExhausted: its possible cost does not fit the job's budget.
+"""
 
 
 class Abandoned(Record):
@@ -49,17 +55,17 @@ class GroupRecord(Record):
     """Model whose prices apply: a candidate's `endpoint.model`, or its base model. Absent: it is the job's
     own model, nobody sampled, or the group is older than this field."""
     episodes: list[EpisodeRecord]
-    """The final attempt at each index. An index that stayed InfraError has that outcome. Only an abandoned
-    group may lack some, which it had not begun."""
+    """The final attempt at each index. If every attempt at an index failed, its outcome is InfraError. Only
+    an abandoned group may lack episodes: those that had not begun."""
     discarded: list[EpisodeRecord] = Field(default_factory=list)
     """Earlier attempts that were retried: counted as discarded, never scored or trained."""
     judgements: list[Judgement] = Field(default_factory=list)
     """Questions of the whole group's reward to judges."""
     abandoned: Abandoned | None = None
-    """Why nothing of it is trained, if that is the case."""
+    """Why the group is not trained. None: it was not abandoned."""
     dropped: dict[str, str] = Field(default_factory=dict)
-    """Parameters that an endpoint had refused by then -> the one that was sent instead, or an empty
-    string."""
+    """Request parameter that the endpoint had refused so far -> the parameter that was sent instead, or an
+    empty string."""
 
     @property
     def scored(self) -> list[EpisodeRecord]:
@@ -68,14 +74,14 @@ class GroupRecord(Record):
 
     @property
     def unanswered(self) -> bool:
-        """Whether it is a group of held-out rows without any scored episode. Such a group is kept, but its id
-        stays open: a later coordinator may run it again."""
+        """Whether it is a group for another purpose than training, without any scored episode. Such a group
+        is stored, but a later coordinator may run a group with the same id again."""
         return self.purpose is not Purpose.TRAIN and not self.scored
 
     @property
     def key(self) -> str:
-        """Name under which it is kept: its id. For an unanswered group it is `<id>-<last attempt>`, which no
-        other run of it shares."""
+        """Name under which the group is stored: its id. For an unanswered group it is `<id>-<last attempt>`,
+        so that a later run of the same group gets another name."""
         if not self.unanswered:
             return self.group_id
         return f"{self.group_id}-{max(episode.attempt for episode in self.episodes)}"
@@ -89,10 +95,10 @@ class Batch(Record):
     epoch: int = Field(ge=0)
     groups: list[GroupRecord]
     in_force: InForce = InForce()
-    """What is in force from this step on. A learner that differs, because it resumed from an older
-    checkpoint, is changed before it trains."""
+    """The settings in force from this step on. A learner with other settings, because it resumed from an
+    older checkpoint, applies these before it trains."""
     directive: Directive | None = None
-    """If set, nothing is trained: the learner carries it out, and the step has no groups."""
+    """If set, nothing is trained: the learner carries out the directive, and the step has no groups."""
     validated: list[int] = Field(default_factory=list)
     """Validated steps, the best first. Their checkpoints are worth keeping."""
     validating: list[int] = Field(default_factory=list)
@@ -100,7 +106,7 @@ class Batch(Record):
     idle: list[int] = Field(default_factory=list)
     """Earlier steps without groups, which age no token."""
     waits: BatchWaits | None = None
-    """What it waited for beside its episodes; None outside the learner's API."""
+    """What the batch waited for, besides its episodes; None outside the learner's API."""
 
     @model_validator(mode="after")
     def _trains_or_changes(self) -> Self:

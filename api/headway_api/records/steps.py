@@ -50,13 +50,13 @@ class StepReport(Record):
     metrics: Metrics
     """`training/*`, `timing_s/*` and Headway's own, in the names of `headway_api.metrics`."""
     in_force: InForce = InForce()
-    """What is in force after the step. A step with groups was trained under it."""
+    """The settings in force after the step. A step with groups was trained with them."""
     directive: Directive | None = None
-    """What was requested instead of training."""
+    """The directive that the step carried out instead of training."""
     restored: int | None = Field(default=None, ge=0)
     """The step among `directive.restore` whose weights and optimizer were restored."""
     ended_at: float | None = None
-    """When its weights were published, in Unix time of the learner. Older reports do not have it."""
+    """When the step's weights were published, in Unix time of the learner. Older reports do not have it."""
     waits: BatchWaits | None = None
     """As `Batch.waits`. Older reports do not have it."""
     refused: DirectiveRefusal | None = None
@@ -64,7 +64,7 @@ class StepReport(Record):
 
     @property
     def trained(self) -> frozenset[str]:
-        """Ids of the groups that had a gradient. Only the learner knows them, because it computes the
+        """Ids of the groups that had a gradient. Only the learner knows this, because it computes the
         advantages."""
         return frozenset(group for group, tokens in self.train_tokens.items() if tokens)
 
@@ -76,14 +76,15 @@ class _StoredMetrics(Record):
 
 
 class BatchMetrics(_StoredMetrics):
-    """Metrics of a step's batch, in the names of `headway_api.metrics`, without the learner's own.
+    """Metrics of a step's batch, in the names of `headway_api.metrics`, without the learner's own metrics.
 
-    They follow from the batch and the step's report. Without this record a coordinator reads the batch again.
+    A coordinator could compute them from the batch and the step's report. This record saves it from reading
+    the batch again.
     """
 
     step: int = Field(ge=1)
     groups: list[str]
-    """As in the step's report. A step may be taken again, and then from other groups."""
+    """Ids of the batch's groups, as in the step's report. If a step is taken again, its groups may differ."""
     metrics: Metrics = Field(alias="figures")
 
 

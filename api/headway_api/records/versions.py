@@ -1,4 +1,4 @@
-"""Which weights sampled, and why."""
+"""Which weights sampled an episode, how the episode ended, and for which purpose it was run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headway_api.record import Record
 
 @total_ordering
 class PolicyVersion(Record):
-    """Which weights: the optimizer step they came from, in the learner's `incarnation`.
+    """Identifies weights by the training step that made them, and by the learner's incarnation.
 
     A learner that rolls back starts a new incarnation. So step 12 before a rollback and step 12 after it are
     two versions. They are ordered by incarnation, then step; version 0.0 is the untrained model.
@@ -50,7 +50,8 @@ class Outcome(StrEnum):
 
 
 class Purpose(StrEnum):
-    """Why an episode was run. Evaluation episodes are billed in a class of their own and never trained on."""
+    """Why an episode was run. Episodes with another purpose than TRAIN are billed as evaluation, and never
+    trained on."""
 
     TRAIN = "train"
     VALIDATION = "validation"

@@ -1,4 +1,4 @@
-"""What a batch waits for beside its episodes."""
+"""What a batch waits for, besides its episodes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ from pydantic import Field
 from headway_api.record import Record
 
 BatchWaitKind = Literal["start", "weights", "validation", "budget", "storing"]
-"""What the coordinator does, in the order of these names. It starts, until a learner asks it. It waits until
-a server holds the wanted weights. A validation withholds the batch. The last group that began waited for the
-budget. The group that was finished last is judged as a whole, stored and billed."""
+"""What a batch waits for.
+
+start: the coordinator's start, until a learner asks for a batch.
+weights: a server that holds the wanted weights.
+validation: a validation, before whose end the batch is not sent.
+budget: the budget, for the group of the batch that began last.
+storing: the judgement of the group that finished last as a whole, its storage and its bill.
+"""
 
 MAX_BATCH_WAITS: Final = 16
 """Maximum waits of one batch; the newest are kept."""
@@ -32,4 +37,4 @@ class BatchWaits(Record):
     sent_at: float
     """When the coordinator began to send the batch, in its Unix time."""
     waits: list[BatchWait] = Field(default_factory=list, max_length=MAX_BATCH_WAITS)
-    """Those that were not over long before, and may overlap."""
+    """The newest waits, which may overlap."""

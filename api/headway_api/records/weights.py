@@ -31,8 +31,9 @@ class FileDigest(Record):
 class Canary(Record):
     """A fixed sequence and the log-probabilities that the learner computed with the published weights.
 
-    `logprobs[i]` is that of `tokens[i + 1]` given `tokens[: i + 1]`, so `logprobs` is one shorter than
-    `tokens`. A server whose own values differ by more than `tolerance` (mean absolute) has other weights.
+    `logprobs[i]` is the log-probability of `tokens[i + 1]` given `tokens[: i + 1]`, so `logprobs` is one
+    shorter than `tokens`. A server has other weights if the mean absolute difference of its own values is
+    above `tolerance`.
     """
 
     tokens: list[int] = Field(fail_fast=True)
@@ -76,7 +77,8 @@ class WeightsManifest(Record):
     direct: DirectSource | None = None
     """Set for kind direct, and for full weights that are available both ways."""
     chain: list[WeightsLink] = Field(default_factory=list, fail_fast=True)
-    """What a delta builds on: a full version, each delta since, and last the version that it applies to."""
+    """The versions that a delta builds on: a full version, each delta since, and last the version that the
+    delta applies to."""
     canary: Canary | None = None
     """Only kind base may lack it: no learner knows the log-probabilities of an unchanged model."""
 
@@ -102,7 +104,8 @@ class WeightsManifest(Record):
 
 
 LoadFailure = Literal["VerificationFailed", "UpdateFailed"]
-"""Why weights were not loaded: they are not what the manifest describes, or cannot be fetched or loaded."""
+"""Why weights were not loaded. VerificationFailed: they are not what the manifest describes. UpdateFailed:
+they cannot be fetched or loaded."""
 
 
 class WeightsState(Record):
