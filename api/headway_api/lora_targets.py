@@ -1,4 +1,4 @@
-"""Which modules get an adapter: names derived from a checkpoint's tensors, and matched as PEFT matches them."""
+"""Which modules get an adapter. Their names come from a checkpoint, and are matched as PEFT matches them."""
 
 from __future__ import annotations
 
