@@ -20,25 +20,25 @@ UNWANTED: Final = ("*.bin", "*.pt", "*.pth", "*.gguf", "*.onnx", "*.msgpack", "*
 """Other formats of the same weights; only safetensors are read."""
 WEIGHTS: Final = "*.safetensors"
 MAX_CONFIG: Final = 4 * MIB
-"""Bytes of one file that describes a model."""
+"""Maximum bytes of one file that describes a model."""
 OFFLINE: Final = "let the job's processes reach it, or copy the model's folder to s3:// and name it here"
 GATED: Final = (
     "correct name or revision, or put an HF_TOKEN that may read it into the Secret of spec.output.secretRef"
 )
-"""What to do in a job if the hub does not answer, and if it refuses. A command that fetches a model on a
-person's machine replaces them."""
+"""`OFFLINE` and `GATED`: what to do in a job if the hub does not answer, and if it refuses. A command that
+fetches a model on a person's machine replaces both texts."""
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-"""Errors of a write when a volume has no room."""
+"""Error numbers of a write to a volume without room."""
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """An object of JSON that describes a model: its config.json, or that of an adapter.
+    """The JSON object in a file that describes a model or an adapter, such as config.json.
 
     The model's author wrote the file. It may contain Infinity, as configurations of some families do.
 
     Raises:
-        OutOfBoundsError: it exceeds the bounds, or is not a JSON object.
-        OSError: it cannot be read.
+        OutOfBoundsError: the file exceeds the bounds, or is not a JSON object.
+        OSError: the file cannot be read.
     """
     with path.open("rb") as stream:
         found = json_within(stream.read(MAX_CONFIG + 1), MAX_CONFIG, finite=False)
@@ -60,14 +60,14 @@ class Source(Protocol):
 
 
 def fetch(model: Source, store: Store, cache: Path, *, weights: bool = True, field: str = FIELD) -> Path:
-    """Folder with the files of `model.base`, in Hugging Face layout. A complete one is used again.
+    """Folder with the files of `model.base`, in Hugging Face layout. A complete folder is not fetched again.
 
     Without `weights` it has only the configuration and the tokenizer. `field` is the field that errors name.
 
     Raises:
         JobError: `ModelUnavailable`, if there is nothing at that address or it may not be read.
             `ModelNotFetched`, retriable, if the hub does not answer.
-            `DiskFull`, retriable, if `cache` has no room for it.
+            `DiskFull`, retriable, if `cache` has no room for the model.
     """
     with _room(model.base):
         return _fetched(model, store, cache, weights, field)

@@ -1,6 +1,6 @@
 """The endpoint that samples a preflight's baseline instead of the job's own model.
 
-`headway doctor --endpoint` writes it into a folder, which the coordinator reads.
+`headway doctor --endpoint` writes the endpoint into a folder, which the coordinator reads.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ OPTIONS: Final = {
 
 @dataclass(frozen=True)
 class BaselineEndpoint:
-    """An endpoint, and what it takes to ask it."""
+    """An endpoint, and the token for requests to it."""
 
     spec: CandidateEndpoint
-    """As of a candidate of an evaluation, without a Secret."""
+    """The endpoint's settings, as for a candidate of an evaluation, but without a Secret."""
     token: str | None = field(default=None, repr=False)
-    """Bearer token."""
+    """Bearer token. None: requests have no token."""
 
     def write(self, folder: Path) -> None:
-        """Write it into a new folder that only its owner may read."""
+        """Write the endpoint into a new folder that only its owner may read."""
         folder.mkdir(mode=0o700, parents=True)
         (folder / FILE).write_text(self.spec.model_dump_json(by_alias=True, exclude_none=True))
         if self.token is not None:
@@ -42,7 +42,7 @@ class BaselineEndpoint:
 
 
 def from_environ(environ: Mapping[str, str]) -> BaselineEndpoint | None:
-    """The endpoint that `names.ENV_BASELINE_ENDPOINT` names; None if it is absent."""
+    """The endpoint in the folder that `names.ENV_BASELINE_ENDPOINT` names; None if the variable is absent."""
     folder = environ.get(names.ENV_BASELINE_ENDPOINT)
     return None if folder is None else read(Path(folder))
 

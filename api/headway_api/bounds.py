@@ -5,8 +5,8 @@ request or an answer, a dataset row, an object in the store, and a termination m
 bounds from here and reads JSON with `json_within`. So a bad value ends in one `OutOfBoundsError`, and harms
 nothing else.
 
-This module needs only the standard library, because sandboxes import it before an episode. Decompression,
-timeouts and authentication happen before it, at the reader.
+Each bound is a maximum. This module needs only the standard library, because sandboxes import it before an
+episode. Readers handle decompression, timeouts and authentication themselves, before they use it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CONVERSATION: Final = 8 * MIB
 MiB."""
 CONVERSATION_DEPTH: Final = 64
 CONVERSATION_VALUES: Final = 100_000
-"""A thousand turns with tools have about 25,000."""
+"""Values in a request for a turn. A thousand turns with tools have about 25,000."""
 PROMPT_VALUES: Final = 200_000
 """Token ids of a prompt."""
 MESSAGES: Final = 10_000
@@ -70,11 +70,11 @@ OBJECT: Final = 256 * MIB
 UNPACKED: Final = 1024 * MIB
 """Bytes of one group, decompressed."""
 CONTAINERS: Final = 2_000_000
-"""Lists and objects of one group, of which a turn has about ten."""
+"""Lists and objects of one group. A turn has about ten."""
 KEYS: Final = 5_000_000
 """Objects of one listing."""
 LISTING: Final = 1024 * MIB
-"""Characters of all their names."""
+"""Characters of all names of one listing."""
 WAIT_SECONDS: Final = 60.0
 """Longest pause, in seconds, that another process may ask for."""
 
@@ -89,13 +89,13 @@ _BETWEEN: Final = re.compile(rb"\s*+([,}\]])\s*+")
 _BLANK: Final = re.compile(rb"\s*+")
 _CONTAINERS: Final = (dict, list, tuple)
 _SCALARS: Final = frozenset({str, int, float, bool, type(None)})
-"""Most values, by exact type: looking it up is faster than `isinstance`."""
+"""Exact types of most values: a lookup here is faster than `isinstance`."""
 _SLICE: Final = 64 * KIB
-"""Bytes that are looked through in one call. Other threads wait meanwhile."""
+"""Bytes that one call scans. Other threads wait during the call."""
 _FEW_BRACKETS: Final = 500
-"""So many levels are safe to parse, whatever they are."""
+"""A text with at most this many opening brackets is safe to parse, however deep it is nested."""
 MEMBERS: Final = 10_000
-"""Members of one object, or elements of one list, that are split apart."""
+"""Members of one object, or elements of one list, that `json_members` and `json_elements` accept."""
 
 
 class OutOfBoundsError(ValueError):
@@ -114,12 +114,12 @@ def json_within(
     """Parse one JSON value whose text has at most `limit` bytes.
 
     Size and count are checked before anything is built, so a refusal needs memory in proportion to `limit`
-    only. The depth of a text with few brackets is checked afterwards. NaN and infinities (unless not
-    `finite`) and text that UTF-8 cannot represent (unless `halves`) are refused too. A reader that accepts
-    them replaces them.
+    only. The depth of a text with few brackets is checked afterwards. NaN, infinities and text that UTF-8
+    cannot represent are refused too. A reader that replaces such values itself accepts them by `finite=False`
+    and `halves=True`.
 
     Raises:
-        OutOfBoundsError: one of these limits is exceeded, or it is not JSON.
+        OutOfBoundsError: one of these limits is exceeded, or `data` is not JSON.
     """
     # A text has at most as many characters as bytes, so one that is too long need not be encoded.
     if len(data) > limit:
@@ -149,12 +149,12 @@ def json_within(
 
 
 def containers_within(raw: bytes, limit: int) -> bytes:
-    """`raw`, which a reader parses as JSON itself, if it has at most `limit` lists and objects.
+    """Return `raw` unchanged if it has at most `limit` lists and objects. The caller parses it as JSON.
 
-    For large values, because nothing is copied. Text that is not JSON is counted too.
+    It suits large values, because nothing is copied. It does not check that `raw` is JSON.
 
     Raises:
-        OutOfBoundsError: it has more.
+        OutOfBoundsError: `raw` has more lists and objects.
     """
     count = raw.count(b"[") + raw.count(b"{")
     if count > limit:
@@ -181,7 +181,7 @@ def json_members(raw: bytes, limit: int) -> dict[str, bytes]:
     So a reader can read an object without the one part that is out of bounds.
 
     Raises:
-        OutOfBoundsError: it has more than `limit` bytes or `MEMBERS` members, or is not an object.
+        OutOfBoundsError: `raw` has more than `limit` bytes or `MEMBERS` members, or is not an object.
     """
     found: dict[str, bytes] = {}
     for key, value in _parts(raw, limit, b"{"):
@@ -196,7 +196,7 @@ def json_elements(raw: bytes, limit: int) -> list[bytes]:
 
 
 def _parts(raw: bytes, limit: int, opens: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Name (only for an object's member) and text of each part."""
+    """Name and text of each member of an object; for an element of a list, an empty name and its text."""
     if len(raw) > limit:
         raise OutOfBoundsError(f"more than {limit} bytes")
     place = _blank(raw, 0)
@@ -252,7 +252,7 @@ def nesting(value: Any, max_depth: int, max_values: int) -> None:
     """Check depth and count of a parsed value, without recursion.
 
     Raises:
-        OutOfBoundsError: it is deeper, or has more values.
+        OutOfBoundsError: `value` is deeper, or has more values.
     """
     level, count = [value] if isinstance(value, _CONTAINERS) else [], 0
     for _ in range(max_depth):
@@ -270,7 +270,7 @@ def nesting(value: Any, max_depth: int, max_values: int) -> None:
 
 
 def _check_structure(raw: bytes, max_depth: int, max_values: int) -> None:
-    """Count levels and values without parsing. Text that is not JSON is counted too."""
+    """Check depth and count of a JSON text without parsing it. It does not check that the text is JSON."""
     structure = _structure(raw)
     opened = structure.count(b"[") + structure.count(b"{")
     if opened + structure.count(b",") > max_values:
@@ -301,7 +301,7 @@ def _structure(raw: bytes) -> bytes:
 
 
 def _check_text(value: Any) -> None:
-    """Refuse half of a surrogate pair: it is valid JSON, but no text that could be stored."""
+    """Refuse text with half of a surrogate pair, which is valid JSON but cannot be stored as UTF-8."""
     left = [value]
     try:
         while left:
@@ -349,10 +349,10 @@ def clipped(number: float, limit: float) -> float:
 
 
 def named_numbers(value: object) -> object:
-    """Return `value` if its reader accepts how many numbers it has, and how long their names are.
+    """Return `value` unchanged if the count of its entries and the length of their names are within bounds.
 
     Raises:
-        OutOfBoundsError: it has more than `METRICS`, or a name of more than `NAME` characters.
+        OutOfBoundsError: it has more than `METRICS` entries, or a name of more than `NAME` characters.
     """
     if not few(value, METRICS):
         raise OutOfBoundsError(f"more than {METRICS} numbers")
@@ -369,7 +369,8 @@ def shortened(text: str, limit: int) -> str:
 
 
 def few(value: object, limit: int) -> bool:
-    """Whether a list or an object has at most `limit` entries; the reader refuses anything else."""
+    """Whether a list or an object has at most `limit` entries. True for other values, which the reader
+    refuses."""
     return not isinstance(value, list | dict) or len(value) <= limit
 
 

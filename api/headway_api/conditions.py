@@ -1,7 +1,7 @@
 """Condition types, their reasons, and how a list of conditions changes.
 
-A condition says what is true, not what happened. Readers trust one only if its `observedGeneration` equals
-the object's generation. `lastTransitionTime` changes only when the status does.
+A condition says what is true, not what happened. Readers trust a condition only if its `observedGeneration`
+equals the object's generation. `lastTransitionTime` changes only when the status does.
 """
 
 from collections.abc import Iterable
@@ -190,7 +190,8 @@ def condition(
     generation: int | None = None,
     now: datetime | None = None,
 ) -> Condition:
-    """A condition as of `now`; `status` None is Unknown. Its message is cut to what the API takes."""
+    """A condition as of `now`; `status` None is Unknown. The message is cut to the length that the API
+    allows."""
     return Condition(
         type=kind.value,
         status="Unknown" if status is None else "True" if status else "False",

@@ -4,9 +4,9 @@
     remedies/000001-kept.json   a `Kept`, if the change stays after its watch
     remedies/orders/<hash>.json a `RefusedOrder`: a person's order that was refused
 
-A decision's number counts the decisions so far, and one step carries it out. The report of that step says
-whether the learner did it or refused it. The result is a function of all of these together
-(`headway_analysis.remedies.course`), so a restarted coordinator reads them and knows the same.
+Decisions are numbered from 1, and one step carries out each decision. The report of that step says whether
+the learner made the change or refused it. The state of all remedies is a function of these files and reports
+(`headway_analysis.remedies.course`), so a restarted coordinator computes the same state.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ class Measured(Record):
 
 
 class Decision(Record):
-    """A change that takes the place of a batch."""
+    """A change that the learner makes in a step instead of training a batch."""
 
     number: int = Field(ge=1)
-    """Counted from 1; refused ones count too."""
+    """Counted from 1; refused decisions count too."""
     step: int = Field(ge=1)
     """The step that makes the change."""
     directive: Directive
     in_force: InForce
-    """What is in force after it."""
+    """The settings in force after the change."""
     undoes: int | None = Field(default=None, ge=1)
-    """Number of the decision that it undoes."""
+    """Number of the earlier decision that this one undoes."""
     signal: SignalName | None = None
-    """The signal that it acts on; None if a person ordered it."""
+    """The signal that caused the decision; None if a person ordered it."""
     order: str | None = None
-    """What the person wrote."""
+    """Text of the person's order."""
     why: str
-    """For people."""
+    """The reason, for people."""
     before: Measured = Measured()
 
     @model_validator(mode="after")
@@ -66,7 +66,7 @@ class Decision(Record):
 
 
 class Kept(Record):
-    """A remedy's watch is over, and it stays."""
+    """A remedy's watch is over, and its change stays."""
 
     number: int = Field(ge=1)
     """Number of the decision."""
@@ -81,5 +81,5 @@ class RefusedOrder(Record):
 
     order: str
     step: int = Field(ge=0)
-    """Steps taken by then."""
+    """Number of steps taken when the order was refused."""
     why: str

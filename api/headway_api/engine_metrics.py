@@ -12,7 +12,7 @@ def read(text: str, names: Collection[str]) -> dict[str, list[float]] | None:
     """Every engine's value of each name; None if one of them is missing or not a number."""
     found: dict[str, list[float]] = {name: [] for name in names}
     starts = tuple(f"{name}{{" for name in names)
-    # Of about a thousand lines only a few matter: the parser sees only those.
+    # Only a few of about a thousand lines matter, so the parser gets only these.
     wanted = "\n".join(line for line in text.splitlines() if line.startswith(starts)) + "\n"
     try:
         for family in text_string_to_metric_families(wanted):

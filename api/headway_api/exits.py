@@ -90,8 +90,8 @@ def job_error(error: BaseException | None) -> JobError | None:
 
 @contextmanager
 def not_final(done_before: bool = True) -> Iterator[None]:
-    """Context for work that another process of the job has done before. It succeeded then, so a refusal now
-    may be temporary."""
+    """Context for work that another process of the job has already done. It succeeded then, so its error now
+    may be temporary: with `done_before`, a JobError is not permanent."""
     try:
         yield
     except JobError as error:
@@ -100,7 +100,7 @@ def not_final(done_before: bool = True) -> Iterator[None]:
 
 
 def parse(message: str | None) -> Termination | None:
-    """Read a container's termination message; None if it is not one of ours.
+    """Read a container's termination message; None if it is not a `Termination`.
 
     Any program in the pod may write it, so it is checked against bounds. An invalid reason becomes `UNTOLD`,
     an invalid path is dropped, and the message is shortened and made printable.
@@ -130,7 +130,8 @@ def leave(error: JobError, file: Path | None = None) -> NoReturn:
 
 
 def _within_bytes(found: Termination) -> str:
-    """As JSON short enough that Kubernetes does not cut it: half of it could not be parsed."""
+    """The termination as JSON, short enough that Kubernetes does not cut it: a part of it could not be
+    parsed."""
     short = found.model_copy(update={"field": found.field[:FIELD_CHARACTERS] if found.field else None})
     for limit in (MESSAGE_CHARACTERS, MESSAGE_CHARACTERS // 2, MESSAGE_CHARACTERS // 8):
         text = short.model_copy(update={"message": found.message[:limit]}).model_dump_json()

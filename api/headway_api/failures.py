@@ -26,7 +26,7 @@ class MatchedFailure(StatusModel):
     pod: PodName
     """The pod."""
     ending: Count
-    """Number of this end among the ends of the pod's process, from 1. 0: the pod itself failed."""
+    """Which end of the pod's process this was, counted from 1. 0: the pod itself failed."""
     exit_code: Annotated[int, Field(ge=0)] | None = None
     """Exit code of the process. Absent if there is none."""
     condition: ConditionName | None = None

@@ -53,9 +53,9 @@ FREE_DEPTH: Final = 16
 """Levels of lists and objects in a field without a schema."""
 FREE_VALUES: Final = 4000
 FREE_BYTES: Final = 64 * KIB
-"""Maximum bytes as JSON. An environment's config becomes a variable of its pods, and Linux takes 128 KiB."""
+"""Maximum bytes as JSON. An environment's config becomes a variable of its pods, and Linux allows 128 KiB."""
 FREE_KEYS: Final = 256
-"""Maximum keys of the outermost object, so that the API server can enforce it."""
+"""Maximum keys of the outermost object. The API server enforces this limit too."""
 
 
 def _bounded(value: dict[str, Any]) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def uri_scheme(field: str, *schemes: str) -> Rule:
 
 
 def at_most(field: str, limit: float) -> Rule:
-    """The field's largest value, for limits that are not integers: the API server would show them rounded."""
+    """Rule for a maximum that is not an integer. The API server's own message would show it rounded."""
     return Rule(f"self <= {limit}", f"{field} must be at most {limit}", lambda value: value <= limit)
 
 

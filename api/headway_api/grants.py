@@ -1,7 +1,7 @@
 """What a namespace's budget has granted to its jobs: `status` of an RLBudget, and `status.grant` of a job.
 
-The operator writes both, the RLBudget's status first. So jobs may never use more together than the RLBudget
-shows as granted, even if the operator is interrupted.
+The operator writes both, the RLBudget's status first. So the grants of all jobs are never above what the
+RLBudget shows as granted, even if the operator is interrupted.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What a running job trains with instead of what its spec says, and the order that changes it.
+"""The settings that a running job trains with instead of its spec's, and the directive that changes them.
 
-A change takes effect between two steps. The coordinator gives the learner, instead of a batch, a `Batch`
-without groups and with a `Directive`. Its `in_force` applies from that step on. The learner carries it out,
-publishes its weights as those of that step, and reports the step without groups. `headway_api.remedies`
-combines a spec with what is in force; docs/adr/0025 says why a remedy is a step.
+A change takes effect between two steps. The coordinator gives the learner a `Batch` without groups and with a
+`Directive`. Its `in_force` applies from that step on. The learner carries out the directive, publishes its
+weights as the weights of that step, and reports the step without groups. `headway_api.remedies` combines a
+spec with the settings in force; docs/adr/0025 says why a remedy is a step.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class AdapterSize(Record):
 
 
 class InForce(Record):
-    """What is trained with instead of what the spec says. An absent field is as in the spec.
+    """The settings in force. An absent field has the value of the spec.
 
     Every value is absolute, never a difference, so applying it twice has the same result as once.
     """
@@ -69,7 +69,7 @@ class InForce(Record):
         return frozenset(name for name in CHANGEABLE if getattr(self, name) is not None)
 
     def set_apart(self, other: InForce) -> frozenset[str]:
-        """Names of the fields in which the two differ."""
+        """Names of the fields in which these settings and `other` differ."""
         return frozenset(name for name in CHANGEABLE if getattr(self, name) != getattr(other, name))
 
 
@@ -77,12 +77,13 @@ CHANGEABLE: Final = tuple(name for name in InForce.model_fields if name != "numb
 
 
 class Directive(Record):
-    """What to do instead of training: the change in `Batch.in_force`, and where to continue from."""
+    """What the learner does instead of training: it applies `Batch.in_force`, and may go back to an earlier
+    step."""
 
     remedy: RemedyName
-    """Which remedy it belongs to, for people; the learner acts only on the rest."""
+    """The remedy that the directive belongs to, for people. The learner uses only the other fields."""
     undo: bool = False
-    """Whether it undoes the remedy."""
+    """Whether the directive undoes the remedy."""
     restore: list[int] = Field(default_factory=list)
     """Steps, the most wanted first. Weights and optimizer are restored from the first whose checkpoint is
     complete and has no wider adapter than the one to be in force. Empty: training continues from where it

@@ -1,4 +1,4 @@
-"""A job as files in a folder, for running it without a cluster: what an API server would store of it.
+"""A job as files in a folder, for running it without a cluster. They hold what an API server would store.
 
     job.json                    metadata and spec; the local engine writes it
     status.<manager>.json       one field manager's part of the status, and when it was written
@@ -21,7 +21,8 @@ JOB: Final = "job.json"
 
 
 class JobFolder:
-    """One job. Any process may read it; the module says who writes."""
+    """The folder of one job. Any process may read it; the module's docstring says which process writes a
+    file."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -39,8 +40,8 @@ class JobFolder:
         _replace(self._status(manager), {"time": time.time_ns(), "status": status})
 
     def lend(self, path: str, content: str) -> None:
-        """Put a file where the job's processes look for the content of a ConfigMap or Secret of the
-        namespace."""
+        """Write a file that replaces a ConfigMap or Secret of the namespace, where the job's processes look
+        for it."""
         file = self.folder / path
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         new = file.with_name(f".{file.name}.new")
@@ -55,7 +56,7 @@ class JobFolder:
         return dict(found.get("status", {})), None if at is None else int(at) / 1e9
 
     def whole(self) -> Json:
-        """The job with its status, merged as the API server merges what managers force-apply."""
+        """The job with its status, merged as the API server merges the parts that managers force-apply."""
         parts = [_read(path) for path in self.folder.glob("status.*.json")]
         parts.sort(key=lambda part: int(part.get("time", 0)))
         return {**_read(self.folder / JOB), "status": merged([part.get("status", {}) for part in parts])}

@@ -1,9 +1,9 @@
 """The end of a process's output, kept in the job's folder of the artifact store.
 
-Pods are deleted when their job ends, and their logs with them. Each process keeps its own log, so nobody
-needs the right to read a namespace's logs. It does so every `EVERY_SECONDS` if there is something new, and
-when it ends. A killed process may lose what it wrote last. A process that may not write to the store keeps no
-log.
+Pods are deleted when their job ends, and their logs with them. Each process stores its own log, so nobody
+needs the right to read a namespace's logs. A process stores its log every `EVERY_SECONDS` if there is new
+output, and when it ends. If it is killed, its last output may be lost. A process that may not write to the
+store keeps no log.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from headway_api.config import EvalConfig, JobConfig
 from headway_api.store import open_store
 
 MAX_BYTES: Final = 64 * KIB
-"""Bytes that are kept for a process."""
+"""Maximum bytes of output that are kept for a process."""
 EVERY_SECONDS: Final = 30.0
 END_SECONDS: Final = 5.0
 """Maximum seconds that an ending process waits for the store."""
 SHORTEST: Final = 8
-"""Fewest characters of a value that is treated as a secret; a shorter one may be a word."""
+"""Minimum characters of a value that is treated as a secret. A shorter value may be an ordinary word."""
 SECRET_NAME: Final = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL")
 HIDDEN: Final = "[secret]"
 
@@ -36,7 +36,7 @@ Put = Callable[[bytes], None]
 
 
 class _Tee:
-    """A stream that passes everything on, and reports it to `heard`."""
+    """Passes all text on to a stream, and also to `heard`."""
 
     def __init__(self, stream: TextIO, heard: Callable[[str], object]) -> None:
         self._stream = stream
@@ -58,7 +58,7 @@ class LastLogs:
     """The last output of one process. May be used by any thread."""
 
     def __init__(self, put: Put, secrets: Iterable[str] = ()) -> None:
-        """`put` replaces the stored log with a new one; `secrets` are left out of it."""
+        """`put` replaces the stored log with a new one. The log has a placeholder for each of `secrets`."""
         self._put = put
         self._secrets = sorted({each for each in secrets if len(each) >= SHORTEST}, key=len, reverse=True)
         self._lock, self._keeping = threading.Lock(), threading.Lock()
@@ -129,7 +129,7 @@ def begin(
 
     Args:
         environ: names the pod, and has the secrets of the store.
-        secrets: other secrets of the process; none of them is kept.
+        secrets: other secrets of the process; the log has a placeholder for each.
         container: the process's name in its pod.
     """
     global _current

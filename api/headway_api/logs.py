@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 LONGEST: Final = 16 * 1024
-"""Characters of one text in a line; a longer one keeps its start and end."""
+"""Maximum characters of one text in a line. A longer text keeps its start and its end."""
 
 
 def line(event: str, fields: Mapping[str, object], *, level: str = "info", at: float | None = None) -> str:
@@ -35,7 +35,7 @@ class _Line(logging.Formatter):
 
 
 def _cut(value: Any) -> Any:
-    """Text shortened to the length for a line: fields quote text from outside."""
+    """Shorten a text to `LONGEST`, because fields quote text from outside."""
     if not isinstance(value, str) or len(value) <= LONGEST:
         return value
     return f"{value[: LONGEST // 2]} ... {value[-LONGEST // 2 :]}"

@@ -13,7 +13,7 @@ from headway_api.bounds import shortened
 from headway_api.crd import structural
 
 FIELD_CHARACTERS = 60
-"""Characters of a field's name that are repeated."""
+"""Maximum characters of a field's name that a message repeats."""
 
 
 def mistakes(error: ValidationError, model: type[BaseModel]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ VERSION: Final = "v1alpha1"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 
 FIELD_MANAGER_OPERATOR: Final = "headway-operator"
-"""Owns conditions, roles, state, observedGeneration, the two times and resumedPause."""
+"""Owns conditions, roles, state, observedGeneration, startTime, completionTime and resumedPause."""
 
 FIELD_MANAGER_COORDINATOR: Final = "headway-coordinator"
 """Owns progress, reward, validation, usage, preflight, checkpoints, artifacts, algorithm, tracking, signals,
@@ -22,7 +22,7 @@ pause."""
 LABEL_NAME: Final = "app.kubernetes.io/name"
 LABEL_INSTANCE: Final = "app.kubernetes.io/instance"
 COST_LABELS: Final = ("team", "project", "cost-center")
-"""Labels of a job, under any prefix or none, for cost allocation, if the chart names no others."""
+"""Labels of a job for cost allocation, with any prefix or none. The chart may name others."""
 LABEL_COMPONENT: Final = "app.kubernetes.io/component"
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 LABEL_JOB_NAME: Final = f"{GROUP}/job-name"
@@ -30,8 +30,8 @@ LABEL_JOB_KIND: Final = f"{GROUP}/job-kind"
 LABEL_SERVER_SET: Final = f"{GROUP}/server-set"
 """On rollout servers of a job with several sets: the set that they belong to."""
 LABEL_SUITE: Final = f"{GROUP}/suite"
-"""On the broker and the sandboxes of a suite of an RLEvalJob: its name. Those of the job itself have no such
-label."""
+"""On the broker and the sandboxes of a suite of an RLEvalJob: the suite's name. The broker and the sandboxes
+of the job's own environment have no such label."""
 LABEL_JUDGE: Final = f"{GROUP}/judge"
 """On the servers of a judge's model: the judge's name."""
 LABEL_JOB_UID: Final = f"{GROUP}/job-uid"
@@ -52,10 +52,10 @@ SANDBOX: Final = "sandbox"
 RUNNER: Final = "runner"
 """The container of a sandbox pod that runs code for the model, beside the server's container."""
 SUITE_BROKER: Final = "suite-broker"
-"""Component of the brokers of suites. In everything else they are brokers, but the job's own Service must not
-select them."""
+"""LABEL_COMPONENT of the brokers of suites, so that the Service of the job's own broker does not select them.
+Otherwise they are brokers like the job's own."""
 JUDGE: Final = "judge"
-"""Component of the servers of judges' models. In everything else but their key they are rollout servers."""
+"""LABEL_COMPONENT of the servers of judges' models. Only this and their key differ from rollout servers."""
 ROLES: Final = (COORDINATOR, LEARNER, ROLLOUT, BROKER, SANDBOX)
 TRAINING_SET: Final = "training"
 """In an RLTrainingJob with a server for held-out rows: the set of all other servers."""
@@ -65,9 +65,10 @@ VALIDATION_SET: Final = "validation"
 PORT_COORDINATOR: Final = 8100
 """Learner API of the coordinator, its probes and `/metrics`."""
 STARTING: Final = "Starting"
-"""Reason of its answers (503) until it can serve. It runs already, and reads what a predecessor left."""
+"""Reason in the coordinator's answers (503) until it can serve. Until then it reads the records of its
+predecessor."""
 PORT_GATEWAY: Final = 8110
-"""Where agents outside the coordinator's process (`http` and `sandboxed`) ask it for their turns."""
+"""The gateway, where agents outside the coordinator's process (`http` and `sandboxed`) request turns."""
 PORT_ENGINE: Final = 8000
 """vLLM's own HTTP server."""
 PORT_WEIGHTS: Final = 8001
@@ -81,8 +82,8 @@ PORT_LEARNER: Final = 8300
 PORT_DIRECT: Final = 8310
 """Where the learner sends its weights to the rollout servers of its job (`weights_direct`)."""
 SYSTEM_PORTS: Final = (32768, 60999)
-"""First and last of the ports that Linux chooses from in a new network namespace, such as a pod's.
-torch.distributed listens there."""
+"""First and last port of the range from which Linux chooses free ports in a new network namespace, such as a
+pod's. torch.distributed listens on ports of this range."""
 PORT_SANDBOX: Final = 8080
 PORT_TORCH: Final = 29500
 """Rendezvous of the learner's ranks (MASTER_PORT)."""
@@ -93,7 +94,7 @@ CONFIG_FILE: Final = f"{CONFIG_DIR}/job.json"
 KEYS_DIR: Final = "/etc/headway-keys"
 """A file for each key that the pod's role holds (`headway_api.keys`)."""
 TOKEN_KEY: Final = "token"
-"""Key of an endpoint's Secret, and of `token_secret`; also a file in KEYS_DIR if that Secret exists."""
+"""Key of an endpoint's Secret, and of `token_secret`; also a file in KEYS_DIR if `token_secret` exists."""
 ENDPOINTS_DIR: Final = "/etc/headway-endpoints"
 """In the coordinator's pod: a folder for each endpoint candidate with a Secret, which has the Secret's key
 TOKEN_KEY as a file. While that Secret or that key is missing, the folder is empty."""
@@ -103,7 +104,7 @@ model the job serves has a folder too, with its servers' key."""
 PRICES_DIR: Final = "/etc/headway-prices"
 """In the coordinator's pod: the ConfigMap of the price book; empty while there is none."""
 PRICES_KEY: Final = "prices.yaml"
-"""Key of that ConfigMap."""
+"""Key of the price book's ConfigMap."""
 PRICES_NAME: Final = "headway-prices"
 """The ConfigMap that a job without `spec.priceBook` uses, if its namespace has it."""
 EPISODE_DIR: Final = "/run/headway"
@@ -121,13 +122,13 @@ ENV_CONFIG: Final = "HEADWAY_CONFIG"
 ENV_KEYS: Final = "HEADWAY_KEYS_DIR"
 """Where a process looks for its keys instead of in KEYS_DIR, for running without a cluster."""
 ENV_PRICES: Final = "HEADWAY_PRICES_DIR"
-"""Where it looks for the price book instead of in PRICES_DIR."""
+"""Where the coordinator looks for the price book instead of in PRICES_DIR."""
 ENV_ENDPOINTS: Final = "HEADWAY_ENDPOINTS_DIR"
-"""Where it looks for the tokens of endpoint candidates instead of in ENDPOINTS_DIR."""
+"""Where the coordinator looks for the tokens of endpoint candidates instead of in ENDPOINTS_DIR."""
 ENV_BASELINE_ENDPOINT: Final = "HEADWAY_BASELINE_ENDPOINT_DIR"
 """In a coordinator: folder of the endpoint that samples the baseline instead of the job's model."""
 ENV_JUDGES: Final = "HEADWAY_JUDGES_DIR"
-"""Where it looks for the tokens of judges instead of in JUDGES_DIR."""
+"""Where the coordinator looks for the tokens of judges instead of in JUDGES_DIR."""
 ENV_CACHE: Final = "HEADWAY_CACHE_DIR"
 ENV_POD_NAME: Final = "HEADWAY_POD_NAME"
 ENV_POD_IP: Final = "HEADWAY_POD_IP"
@@ -136,7 +137,7 @@ ENV_SERVER_SET: Final = "HEADWAY_SERVER_SET"
 ENV_JUDGE: Final = "HEADWAY_JUDGE"
 """In a server of a judge's model: the judge's name."""
 ENV_SUITE: Final = "HEADWAY_SUITE"
-"""In a broker of an RLEvalJob: the suite whose sandboxes it hands out. Absent: it is the job's own broker."""
+"""In a broker of an RLEvalJob: the suite whose sandboxes it hands out. Absent in the job's own broker."""
 ENV_COORDINATOR_URL: Final = "HEADWAY_COORDINATOR_URL"
 """Where the learner finds the coordinator instead of at its Service: for running both without a cluster."""
 ENV_COORDINATOR_PORT: Final = "HEADWAY_COORDINATOR_PORT"
@@ -158,12 +159,12 @@ a cluster."""
 ENV_ENVIRONMENT_MODULES: Final = "HEADWAY_ENVIRONMENT_MODULES"
 """The folder of the environment's modules, for a broker whose sandboxes are processes instead of pods."""
 ENV_SANDBOX_NETWORK: Final = "HEADWAY_SANDBOX_NETWORK"
-"""The second number of the loopback addresses of such sandboxes."""
+"""The N of the loopback addresses 127.N.x.y of sandboxes that are processes."""
 ENV_LOCAL_JOB: Final = "HEADWAY_LOCAL_JOB"
 """In every process of a job that runs without a cluster: the job's folder, by which its processes are
 found."""
 ENV_LOCAL_POD: Final = "HEADWAY_LOCAL_POD"
-"""The name of the pod that such a process would have on a cluster."""
+"""In every process of a job that runs without a cluster: the name that its pod would have on a cluster."""
 LOCAL_JOBS: Final = ".headway"
 """Folder of the jobs that run without a cluster, in the folder where they were started."""
 ENV_TERMINATION_FILE: Final = "HEADWAY_TERMINATION_FILE"
@@ -175,17 +176,16 @@ ENV_ENTRYPOINT: Final = "HEADWAY_ENTRYPOINT"
 ENV_ENVIRONMENT_CONFIG: Final = "HEADWAY_ENVIRONMENT_CONFIG"
 """In the sandbox pod: `spec.environment.config` as JSON."""
 ENV_REACH: Final = "HEADWAY_REACH_AT_START"
-"""Set if a sandbox tests at its start which destinations it reaches, for the preflight."""
+"""Set if a sandbox must test at its start which destinations it reaches, for the preflight."""
 ENV_SANDBOX_SOCKET: Final = "HEADWAY_SANDBOX_SOCKET"
-"""Descriptor of a socket, opened by its parent, at which the sandbox's server answers when there is no
-pod."""
+"""File descriptor of the socket at which a sandbox's server answers if it runs without a pod. The server's
+parent process opened the socket."""
 ENV_EPISODE_FILE: Final = "HEADWAY_EPISODE_FILE"
 """In a sandboxed agent: the path of its episode file. In the sandbox's server: where to write that file
-instead of at EPISODE_FILE, for running one without a pod."""
+instead of at EPISODE_FILE, for running a sandbox without a pod."""
 
 ENV_RUNNER: Final = "HEADWAY_RUNNER"
-"""In a sandbox pod with a container that runs code: the path of the socket at which its server waits for
-it."""
+"""In a sandbox pod with a container `runner`: the path of the socket at which the server waits for it."""
 
 MAX_JOB_NAME: Final = 40
 """Longest job name: children's host names (`<job>-eval-coordinator-xxxxx`) must fit in 63 characters."""
@@ -193,7 +193,7 @@ MAX_JOB_NAME: Final = 40
 CHECK_AGENT: Final = "Agent"
 """Name of the preflight's check that the agent's service answers."""
 CHECK_BASELINE: Final = "Baseline"
-"""What baseline episodes wait for."""
+"""Name of the entry in the preflight's status that says what baseline episodes wait for."""
 CHECK_PRICES: Final = "PriceBook"
 TRAINING_KIND: Final = "RLTrainingJob"
 EVAL_KIND: Final = "RLEvalJob"
@@ -240,10 +240,12 @@ def check_of_judge(name: str) -> str:
 
 
 def broker_of(stem: str, uid: str, runtime_class: str = "") -> str:
-    """Subject of a broker's binding that stands for the job's uid: a service account that is never created.
+    """Name of a service account that is never created. As a subject of a broker's binding, it stands for the
+    job's uid.
 
-    The chart's admission policy checks whether this subject has the broker's role. So it learns which uid a
-    broker may name as owner. With `runtime_class`, only for pods of that RuntimeClass.
+    A broker may name a uid as owner of its pods only if the subject for this uid has the broker's role. The
+    chart's admission policy checks this. With `runtime_class`, the subject counts only for pods of that
+    RuntimeClass.
     """
     parts = [stem, uid, *([runtime_class] if runtime_class else [])]
     return child(".".join(parts), BROKER)
@@ -268,7 +270,7 @@ def token_secret(stem: str, uid: str) -> str:
 
 
 def service_host(stem: str, role: str, namespace: str) -> str:
-    """DNS name of a job's Service, as complete as possible while it fits clusters of any domain."""
+    """DNS name of a job's Service, without the cluster's own domain, which may differ."""
     return f"{child(stem, role)}.{namespace}.svc"
 
 

@@ -30,7 +30,8 @@ SEQUENCE_LOSSES: Final = {"gspo": "ppo"}
 LENGTHLESS: Final = ("token_mean", "sequence_mean", "prompt_mean")
 """Reductions that do not use a planned length."""
 SAME: Final = 1e-9
-"""How far apart two rewards may be that are equal up to rounding: a share of the larger one, or of 1."""
+"""Largest difference of rewards that count as equal: a share of the largest magnitude, or of 1 if that is
+larger."""
 SAME_SINGLE: Final = 2.0**-20
 """`SAME` for rewards that are float32 numbers: eight times float32's rounding. An environment that sums in
 float32 gets other sums in another order."""
@@ -38,7 +39,8 @@ float32 gets other sums in another order."""
 
 @dataclass(frozen=True)
 class Preset:
-    """One choice on each axis, and its numbers. None marks what the choice does not use."""
+    """The chosen function on each axis of the objective, and its numbers. None: the function does not use
+    this number."""
 
     loss: str
     """As the spec names it."""
@@ -48,7 +50,7 @@ class Preset:
     ratio: str
     surrogate: str
     clip_low: float | None
-    """Bound of the ratio itself; 0 bounds nothing."""
+    """Lower bound of the ratio itself; 0 is no bound."""
     clip_high: float | None
     clip_dual: float | None
     correction: str
@@ -66,7 +68,7 @@ class Preset:
 
 
 def uniform(values: Iterable[float]) -> bool:
-    """Whether all values are equal up to rounding (`SAME`, `SAME_SINGLE`). A single value is.
+    """Whether all values are equal up to rounding (`SAME`, `SAME_SINGLE`). True for a single value.
 
     A reward that is a sum depends on the order of its parts: 0.1 + 0.2 is not 0.3. A group with only these
     two rewards has nothing to learn from.

@@ -11,8 +11,8 @@ from headway_api.bounds import OutOfBoundsError
 MAGIC: Final = b"\x1f\x8b"
 FREE: Final = 8 * bounds.MIB
 RATIO: Final = 100
-"""Decompressed bytes for each compressed byte, beyond `FREE`. Tokens and text compress ten times, a bomb a
-thousand."""
+"""Maximum decompressed bytes for each compressed byte, beyond `FREE` bytes. Tokens and text expand tenfold, a
+decompression bomb a thousandfold."""
 _GZIP: Final = 31
 
 
@@ -20,8 +20,8 @@ def unpacked(data: bytes, limit: int) -> bytes:
     """The decompressed content: one member, and nothing after it.
 
     Raises:
-        OutOfBoundsError: it is not gzip, is cut short, or holds more than `limit` bytes or `RATIO` times its
-            own.
+        OutOfBoundsError: `data` is not gzip, or is cut short. Or its content has more bytes than `limit`, or
+            than `FREE` plus `RATIO` times those of `data`.
     """
     limit = min(limit, FREE + RATIO * len(data))
     unpacker = zlib.decompressobj(_GZIP)

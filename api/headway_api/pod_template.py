@@ -2,7 +2,7 @@
 
 It merges pods as `kubectl` does. Maps are merged by key; containers, volumes, variables, ports, mounts and so
 on by their name. Tolerations and sources of variables are appended, and any other list is replaced. A later
-layer wins; a null removes.
+layer wins, and a null removes the field.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KEYED: Final[dict[str, tuple[str, ...]]] = {
 }
 """List -> the fields that identify its entries."""
 UNSAID: Final = {"protocol": "TCP"}
-"""Default of such a field if an entry omits it."""
+"""Defaults of identifying fields that an entry may omit."""
 APPENDED: Final = frozenset({"tolerations", "envFrom"})
 WHOLE: Final = frozenset({"env", "volumes", "resourceClaims"})
 """Lists whose entries are replaced and not merged: value and valueFrom exclude one another."""
@@ -36,7 +36,7 @@ SIDECAR_RESOURCES: Final[Json] = {
     "requests": {"cpu": "50m", "memory": "128Mi"},
     "limits": {"cpu": "500m", "memory": "512Mi"},
 }
-"""Resources of a container that a template adds without any."""
+"""Resources of a container that a template adds without resources."""
 
 
 def merge(base: Json, layer: Json) -> Json:
@@ -59,7 +59,8 @@ def merge(base: Json, layer: Json) -> Json:
 
 
 def bounded(container: Json) -> Json:
-    """The container, with `SIDECAR_RESOURCES` if it names no resources: every pod has requests and limits."""
+    """The container, with `SIDECAR_RESOURCES` if it names no resources, so that every pod has requests and
+    limits."""
     return {**container, "resources": container.get("resources") or copy.deepcopy(SIDECAR_RESOURCES)}
 
 

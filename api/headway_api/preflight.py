@@ -1,6 +1,6 @@
-"""Names that job, coordinator and documentation share for the checks over baseline episodes.
+"""Names of the checks of baseline episodes. The spec, the coordinator and the documentation use them.
 
-What each check finds is in `headway_analysis.preflight`, which this package does not import.
+The checks themselves are in `headway_analysis.preflight`, which this package does not import.
 """
 
 from __future__ import annotations

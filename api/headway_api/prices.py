@@ -92,7 +92,8 @@ class Prices(SpecModel):
 
 
 def of(usage_class: str, whose: str | None) -> str:
-    """The class of usage of one product or model, which is counted separately."""
+    """The name under which the usage of one product or model is counted: CLASS:NAME. Without one, the class
+    itself."""
     return usage_class if whose is None else f"{usage_class}:{whose}"
 
 
@@ -112,7 +113,7 @@ def whose(name: str) -> str | None:
 
 
 class UnknownClassError(KeyError):
-    """Usage of an unknown class; nothing is ever free by accident."""
+    """Usage has an unknown class. This is an error, so that nothing is free by accident."""
 
 
 def _of_one(name: str, price: str) -> Decimal:
@@ -131,9 +132,9 @@ class DatedPrices(SpecModel):
     """The prices."""
     models: Annotated[dict[Pattern, Prices], Field(max_length=256, default_factory=dict)]
     """Prices of single models of the job, its judges and its candidates. A base model is named as in
-    `spec.model.base`, one at an endpoint as in `endpoint.model`. A name that ends in * matches all names with
-    that beginning. An exact name wins, otherwise the longest match. A class that is absent has the entry's
-    own price."""
+    `spec.model.base`, a model at an endpoint as in `endpoint.model`. A name that ends in * matches all names
+    with that beginning. An exact name wins, otherwise the longest match. A class that is absent has the
+    entry's own price."""
     _own: Prices | None = PrivateAttr(default=None)
     """The entry's own prices, if `prices` are those of one job's model."""
 
@@ -153,14 +154,14 @@ class DatedPrices(SpecModel):
         entry that is already for jobs of a model stays unchanged."""
         if self._own is not None:
             return self
-        # Not a copy, which would share the prices that this one has looked up.
+        # This makes no copy: a copy would share the cache of prices in `_found`.
         found = type(self)(since=self.since, source=self.source, prices=self.of(model), models=self.models)
         found._own = self.prices
         return found
 
     @cached_property
     def _found(self) -> dict[str, Prices]:
-        """Prices of the models that were looked up so far; a job has few."""
+        """Cache of the models' prices that were looked up so far; a job has few models."""
         return {}
 
     def of_one(self, name: str) -> Decimal | None:
@@ -240,7 +241,7 @@ DEFAULT: Final = PriceBook(
         ),
     ),
 )
-"""What the same tokens would cost at a managed service, to compare one's own cluster with."""
+"""The prices of a managed service, for comparison with the cost of one's own cluster."""
 
 
 def cost(usage: Mapping[str, Quantity], prices: Prices | DatedPrices) -> Decimal:
@@ -265,8 +266,8 @@ def _priced(
 
 
 def unpriced(usage: Iterable[tuple[date, Mapping[str, Quantity]]], book: PriceBook) -> list[str]:
-    """The classes that were used on a day without a price for them, so their cost is unknown. Each has its
-    model or product if `of` named one."""
+    """The classes that were used on a day without a price for them, so their cost is unknown. They are named
+    as in `usage`: with the model or product if `of` added it."""
     found = set[str]()
     for day, used in usage:
         prices = book.on(day)

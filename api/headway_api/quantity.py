@@ -14,7 +14,8 @@ _BINARIES: Final = {f"{suffix}i": Decimal(1024) ** n for n, suffix in enumerate(
 SUFFIXES: Final = _DECIMALS | _BINARIES
 """Suffixes of Kubernetes quantities (apimachinery's pkg/api/resource), and their factors."""
 LARGEST_POWER: Final = 100
-"""Largest power of ten that an exponent counts as: no machine has more of anything."""
+"""Largest power of ten in an exponent. A larger exponent counts as this one, because no machine has more of
+anything."""
 _QUANTITY: Final = re.compile(
     r"([+-]?(?:[0-9]{1,32}\.?[0-9]{0,32}|\.[0-9]{1,32}))(?:[eE]([+-]?[0-9]{1,32})|([numkMGTPE]|[KMGTPE]i))?"
 )

@@ -2,8 +2,8 @@
 refusals.
 
 A guard rail has two forms, as a `Rule` has. Its CEL is part of the chart's ValidatingAdmissionPolicy, which
-warns at `kubectl apply`. Its Python twin produces what the operator records in `status.warnings`, and what
-this prints:
+warns at `kubectl apply`. Its Python twin produces the warnings that the operator records in
+`status.warnings`, and that this command prints:
 
     python -m headway_api.recipes job.yaml             what to write into it for its model, and warnings
     python -m headway_api.recipes --policy FILE [--check]     write the chart's part, or tell if it differs
@@ -36,7 +36,7 @@ class GuardRail:
     """A condition that a job should satisfy, and what to tell the user if it does not."""
 
     cel: str
-    """True if all is well; `object` is the job, with its defaults filled in."""
+    """CEL expression that is true if the condition holds. `object` is the job with its defaults filled in."""
     message: str
     holds: Callable[[RLTrainingJobSpec], bool]
 
@@ -51,13 +51,13 @@ GPT_OSS_RATE: Final = 2e-5
 CISPO_HIGH: Final = 2.0
 CLIP_LOW, CLIP_HIGH = 0.5, 2.0
 ROW_LOW, ROW_HIGH = 0.95, 1.05
-"""Bounds of the mean ratio of a training row, which moves far less than that of a token."""
+"""Bounds of the mean ratio of a training row, which moves far less than the ratio of a token."""
 UPDATES: Final = 16
 UNBOUNDED_UPDATES: Final = 2
 EPISODES: Final = 32
 TURNS: Final = BuiltinAgent().max_turns
 NO_LIMIT: Final = 2**31
-"""Tokens: more than any context, for unknown models."""
+"""Tokens of context that an unknown model is assumed to have: more than any model has."""
 
 ALGORITHM: Final = "object.spec.algorithm"
 RATE: Final = "double(object.spec.optimizer.learningRate)"
@@ -86,12 +86,12 @@ ROOM: Final = "({} : {})".format(
     ),
     NO_LIMIT,
 )
-"""`room` in CEL: one choice after the other, in the order of `recipe`."""
+"""`room` in CEL: one conditional for each family, in the order in which `recipe` tries them."""
 BY_ROW: Final = (
     f"({ALGORITHM}.loss == 'gspo' || ({ALGORITHM}.loss == 'ppo' && has({ALGORITHM}.ratio) && "
     f"{ALGORITHM}.ratio == 'sequence'))"
 )
-"""Whether the bounds apply to the mean ratio of a training row."""
+"""`_by_row` in CEL: whether the clip bounds apply to the mean ratio of a training row."""
 
 
 def longest_turn(spec: RLTrainingJobSpec) -> int:
@@ -308,8 +308,11 @@ def policy() -> str:
 
 
 def fragment(spec: RLTrainingJobSpec) -> dict[str, Any]:
-    """Fields to write into a job: the recipe of its model for the way it trains. It has fewer turns if the
-    job's own leave no room in the context. Everything else stays unchanged."""
+    """Fields to write into a job: the recipe for its model, with LoRA or full weights as in the job.
+
+    If the job's turns do not fit the context, the fields also lower the number of turns or the tokens of a
+    turn. Everything else stays unchanged.
+    """
     known = recipe(spec.model.base)
     start = OTHER if known is None else known.start
     full = spec.model.full is not None
@@ -330,7 +333,7 @@ def fragment(spec: RLTrainingJobSpec) -> dict[str, Any]:
 def _fitting(spec: RLTrainingJobSpec, context: int) -> dict[str, Any]:
     """Turns, and tokens of a turn, that leave a fifth of the context to the prompt and to tool results.
 
-    It halves tokens first, down to 512 at least; then turns.
+    It halves tokens until they are below 1024, then turns. With one turn left, it halves tokens again.
     """
     turns, tokens = spec.agent.planned_turns, longest_turn(spec)
     while turns * tokens * 5 > context * 4:

@@ -1,7 +1,7 @@
-"""Combines a job's spec with what is in force, and says how far its adapter may grow. Pure.
+"""Combines a job's spec with the settings in force, and computes the largest rank of its adapter. Pure.
 
-The coordinator decides and the learner acts by the same function, so they cannot disagree. The operator
-starts rollout servers with room for every adapter that a remedy may lead to.
+The coordinator decides on a change and the learner makes it, both with the same function, so they cannot
+disagree. The operator starts rollout servers with room for the largest adapter that a remedy may make.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ judged."""
 
 
 class NotApplicableError(ValueError):
-    """What is to be in force does not fit the spec; the message says why."""
+    """The settings to be in force do not fit the spec; the message says why."""
 
 
 def applied(spec: RLTrainingJobSpec, in_force: InForce) -> RLTrainingJobSpec:
-    """`spec` with what is in force instead of its own values, checked against every rule of a spec.
+    """`spec` with the settings in force instead of its own, checked against every rule of a spec.
 
     Raises:
-        NotApplicableError: the two together are not a valid spec.
+        NotApplicableError: the result is not a valid spec.
     """
     if not in_force.changed:
         return spec

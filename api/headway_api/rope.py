@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 LONG: Final = frozenset({"longrope", "su"})
-"""Kinds with different factors up to the length of pretraining and beyond it; "su" is an old name."""
+"""Kinds of scaling with other factors beyond the length of pretraining than up to it. "su" is an old name of
+longrope."""
 
 
 def scalings(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -23,9 +24,10 @@ def kind(scaling: Mapping[str, Any]) -> str:
 
 
 def own_length(config: Mapping[str, Any], limit: int) -> int:
-    """Tokens of context that a server uses if it is given no limit, as vLLM 0.32 decides.
+    """Tokens of context that a server uses if it gets no limit, as vLLM 0.32 decides.
 
-    Longrope models are then served up to the length of pretraining, so that short texts keep their factors.
+    Longrope models are then served only up to the length of pretraining, so that the factors for short texts
+    apply.
 
     Args:
         config: content of config.json.

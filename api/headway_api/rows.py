@@ -1,6 +1,6 @@
 """Rows of a dataset: how a table is read, and what each row must have.
 
-The coordinator reads a job's rows with it, and so do earlier checks, so that both refuse the same rows.
+The coordinator and the checks before a job both use this module, so they refuse the same rows.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from headway_api.store import ObjectNotFoundError, Store, StoreDeniedError
 
 Row = dict[str, Any]
 ROWS_AT_ONCE: Final = 256
-"""Rows of a parquet file that are decompressed together; each may be a thousand times its compressed
-bytes."""
+"""Rows of a parquet file that are decompressed together. A row may have a thousand times as many bytes as in
+its compressed form."""
 VALUES: Final = 100_000_000
-"""Lists, objects and the values in them, in one JSON file."""
+"""Maximum lists, objects and values in them, in one JSON file."""
 
 
 def parse(data: bytes, form: Format) -> list[Row]:
     """Read a table; every column is kept.
 
     Raises:
-        ValueError: the content does not match its format, or exceeds a bound. It names a faulty row by
-            its number, from 0.
+        ValueError: the content does not match its format, or exceeds a bound. The message names a faulty
+            row by its number, from 0.
     """
     rows: list[Row] = []
     size = 0
@@ -75,8 +75,8 @@ def _rows(data: bytes, form: Format) -> Iterator[Any]:
 
 
 def _lines(data: bytes) -> Iterator[Any]:
-    """JSON line by line. Only a line feed ends a line: JSON's own text may contain Unicode's other line
-    ends."""
+    """The JSON value of each line. Only a line feed ends a line, because strings in JSON may contain
+    Unicode's other line separators."""
     number = 0
     for line in io.BytesIO(data):
         if not line.strip():
@@ -106,11 +106,11 @@ def _csv(text: str) -> Iterator[Row]:
 
 
 def _size(number: int, row: Row) -> int:
-    """Bytes of a row as JSON, in which it travels to the environment. NaN (a table's missing value) becomes
-    null.
+    """Bytes of a row as JSON, the form in which the environment receives it. NaN (a table's missing value)
+    becomes null.
 
     Raises:
-        ValueError: a value is not JSON, or too large; it names the row and the column.
+        ValueError: a value cannot be JSON, or is too large; the message names the row and the column.
     """
     total = 0
     for name, value in row.items():

@@ -24,7 +24,7 @@ class Rule:
     """A condition on a value, and what to tell the user if it is false.
 
     Put it in a field's `Annotated[...]`, where `self` is that field's value, or in a model's `validations`,
-    where `self` is the whole object. `field` (camelCase) is the property a model's rule points at.
+    where `self` is the whole object. `field` (camelCase) is the property that a model's rule blames.
     """
 
     cel: str
@@ -57,7 +57,7 @@ class Rule:
 class Keyed:
     """Put it into a list's `Annotated[...]`: no two items may have the same value of one field.
 
-    The API server enforces that itself for a list of type map, in its own words.
+    The API server enforces this for a list of type map, with its own message.
     """
 
     key: str
@@ -81,10 +81,10 @@ class Keyed:
 
 
 def frozen_while_running(field: str) -> Rule:
-    """A change of this field of `spec` takes effect when the job's processes start, so the job must be
-    suspended.
+    """Rule that this field of `spec` may change only while the job is suspended, because its processes read
+    the field when they start.
 
-    It accepts any single object: only the API server knows the earlier one.
+    The Python form accepts every object, because only the API server knows the earlier object.
     """
     return Rule(
         f"self.suspend || oldSelf.suspend || self.{field} == oldSelf.{field}",
@@ -95,7 +95,8 @@ def frozen_while_running(field: str) -> Rule:
 
 
 def cel_literal(value: Scalar) -> str:
-    """A Python scalar as CEL writes it; a float keeps its point, since CEL tells 0 from 0.0."""
+    """A Python scalar as CEL writes it. A float keeps its decimal point, because CEL distinguishes 0 and
+    0.0."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

@@ -14,11 +14,12 @@ Sandbox (the lease's own token, bound by the first `POST /lease`):
     POST   /reset             ResetRequest -> ResetReply
     POST   /tool              ToolCall -> ToolReply
     POST   /agent             AgentRequest -> AgentState | 409 before the reset or after the finish; starts
-                              the program once: asked again, it returns the state of that one
+                              the program once: a repeated request returns the state of this program
     POST   /agent/wait        AgentWait -> AgentState, once the program has ended or the time is over
     POST   /probe             ProbeRequest -> ProbeReply: what the pod reaches
     POST   /finish            FinishRequest -> FinishReply; a program that still runs is killed first
-    POST   /group             GroupRequest -> GroupReply | 409 if it ran an episode; it then ends
+    POST   /group             GroupRequest -> GroupReply | 409 if the sandbox ran an episode; the sandbox
+                              ends afterwards
     POST   /judge/questions   QuestionWait -> Questions: questions to judges while /finish or /group runs
     POST   /judge/answer      Answer -> {} | 409 if no such question is open
 Every refusal is a `Problem`. The server in the pod is standard library only, and reads and writes the same
@@ -36,20 +37,20 @@ from headway_api.exits import CONDITION_REASON
 from headway_api.record import Record
 
 MAX_LEASE_NAME: Final = 200
-"""Characters of a lease's or an owner's name."""
+"""Maximum characters of a lease's or an owner's name."""
 MAX_LEASE_SECONDS: Final = 86_400
 """Longest lease in seconds: the most that `spec.environment.sandbox.deadlineSeconds` allows."""
 PROOF_PREFIX: Final = "headway-lease:"
 """Prefix of a challenge, so that a signature with a token serves this purpose only."""
 MAX_DESTINATIONS: Final = 8
 MAX_AGENT_WAIT: Final = 60
-"""Seconds that one `POST /agent/wait` may take."""
+"""Maximum seconds that one `POST /agent/wait` may take."""
 MAX_GROUP: Final = 64
-"""Episodes of one group; `spec.algorithm.groupSize` is 32 at most."""
+"""Maximum episodes of one group; `spec.algorithm.groupSize` is 32 at most."""
 MAX_QUESTION_WAIT: Final = 60
-"""Seconds that one `POST /judge/questions` may take."""
+"""Maximum seconds that one `POST /judge/questions` may take."""
 MAX_QUESTIONS: Final = 64
-"""Questions to judges of one episode."""
+"""Maximum questions to judges in one episode."""
 TURN_REWARDS_TOLERANCE: Final = 1e-6
 """Largest difference between the sum of turn rewards and the reward."""
 
@@ -70,7 +71,7 @@ class Problem(Record):
     field: str | None = None
     """Field of the CR to change, if one is the cause."""
     permanent: bool = False
-    """Whether asking again without a change cannot help."""
+    """Whether a retry without a change would fail again."""
 
 
 class LeaseRequest(Record):
@@ -116,7 +117,7 @@ class PoolState(Record):
 
 
 class Health(Record):
-    """Who holds a sandbox, by its server's own statement. A broker believes a lease only with a proof."""
+    """The lease that a sandbox's server says it has. A broker believes this only with a `Proof`."""
 
     lease: str | None = Field(min_length=1, max_length=MAX_LEASE_NAME)
     deadline: float | None = Field(gt=0, allow_inf_nan=False)
@@ -184,7 +185,7 @@ class Destination(Record):
 
 
 class ProbeRequest(Record):
-    """Try to connect to each of them."""
+    """Try to connect to each destination."""
 
     destinations: list[dict[str, Any]] = Field(max_length=MAX_DESTINATIONS)
     """`address`, `port` and `protocol` of each."""
@@ -207,9 +208,9 @@ class ProbeReply(Record):
     age: float = Field(ge=0)
     """Seconds since the pod's start."""
     protocols: list[str] = Field(default=["TCP"], max_length=8)
-    """Protocols that it tries; an older server tries everything over TCP."""
+    """Protocols that the server can try; an older server tries everything over TCP."""
     start: ProbedAtStart | None = None
-    """None for a sandbox that was not asked to try anything."""
+    """What the sandbox tried while it started. None: it was not asked to try anything."""
 
 
 class AgentRequest(Record):
@@ -227,7 +228,7 @@ class AgentWait(Record):
     """Wait for the program to end."""
 
     seconds: float = Field(ge=0, le=MAX_AGENT_WAIT)
-    """Longest wait; after it the answer is the present state."""
+    """Maximum wait. If the program still runs then, the answer is its present state."""
 
 
 class AgentState(Record):
@@ -250,9 +251,9 @@ class FinishRequest(Record):
     """Reward that an http agent reports, one value or one a turn; the environment judges it. None: the agent
     reported nothing, or is not asked (`spec.agent.http.reportsReward`)."""
     reported_metrics: dict[str, float] = Field(default_factory=dict)
-    """The parts of that reward that the agent sent along."""
+    """Parts of the reported reward by name, as the agent sent them."""
     turns: int = Field(default=0, ge=0)
-    """Turns that reached the agent. The environment may give as many turn rewards."""
+    """Number of turns that reached the agent. The environment may give a turn reward for each of them."""
     judges: list[str] = Field(default_factory=list)
     """Names of the judges that reward and score may ask. The caller must then answer, by
     `/judge/questions`."""
@@ -298,7 +299,7 @@ class QuestionWait(Record):
     """Wait for questions to judges."""
 
     seconds: float = Field(ge=0, le=MAX_QUESTION_WAIT)
-    """Longest wait; after it the list is empty."""
+    """Maximum wait. If there is no question by then, the list is empty."""
 
 
 class Question(Record):
@@ -311,7 +312,7 @@ class Question(Record):
     messages: Messages = Field(min_length=1)
     """OpenAI chat messages."""
     answer_schema: dict[str, Any] | None = Field(default=None, alias="schema")
-    """JSON schema that the answer must follow; None: it is text."""
+    """JSON schema that the answer must follow. None: the answer is text."""
 
 
 class Questions(Record):
@@ -321,7 +322,7 @@ class Questions(Record):
 
 
 class JudgeAnswer(Record):
-    """A judge's answer to one of them."""
+    """A judge's answer to a question."""
 
     id: int
     answer: Any

@@ -1,6 +1,6 @@
-"""The staleness of a sampled token: only steps that train age it. Pure.
+"""The staleness of a sampled token. Only steps that train count. Pure.
 
-Coordinator and learner count in the same way (docs/staleness.md). A step without groups belongs to a remedy.
+Coordinator and learner count in the same way (docs/staleness.md). A step without groups carries out a remedy.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from headway_api.records import StepReport
 
 
 def idle_steps(reports: Iterable[StepReport]) -> list[int]:
-    """Steps without groups, which age no token."""
+    """Steps without groups, which do not count for staleness."""
     return [report.step for report in reports if report.directive is not None]
 
 
 def newest_return(reports: Sequence[StepReport]) -> int:
-    """The newest step that went back to older weights; 0 before any. Everything sampled before it is from a
-    discarded policy."""
+    """The newest step that went back to older weights; 0 if no step did. Everything that was sampled before
+    this step is from a discarded policy."""
     return next((report.step for report in reversed(reports) if report.restored is not None), 0)
 
 
 def as_of(step: int, idle: Iterable[int]) -> int:
-    """A step plus the idle steps after it, so that the steps between it and now are steps that trained."""
+    """`step` plus the number of idle steps after it. The difference to the present step then counts only
+    steps that trained."""
     return step + sum(step < other for other in idle)
 
 

@@ -1,7 +1,7 @@
 """The artifact store: a thin client over S3, and over a local folder for `file://` URIs.
 
-Everything has a URI. Objects are small or streamed file by file. No object is ever changed in place, except
-pointers. The two differ only in boto3's calls, so tests may use either.
+Every object has a URI. Objects are small or streamed file by file. No object is ever changed in place, except
+pointers. The two clients differ only in boto3's calls, so tests may use either.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 EXISTS = 412
 CONFLICT = 409
-"""S3's answer to a conditional write that collided with another request for the same key; nothing is decided
-yet."""
+"""S3's answer to a conditional write that collided with another request for the same key. It does not say
+which of them succeeds."""
 CONFLICT_TRIES = 6
 CONFLICT_SECONDS = 0.2
 """Seconds to pause after the first conflict; each further pause is this much longer."""
@@ -47,7 +47,7 @@ ONE_BY_ONE: Final = (400, 405, 501)
 """Answers of servers without batch deletes: they do not know the request, or require an older checksum of it
 than boto3 sends."""
 READERS: Final = 8
-"""Objects that are read at the same time; a client keeps ten connections."""
+"""Objects that are read at the same time. A client has ten connections."""
 READ_AHEAD: Final = 256
 """Maximum objects whose contents are buffered for a slow reader."""
 LOOK: Final[dict[str, Any]] = {
@@ -68,7 +68,7 @@ BUCKET: Final = "s3://"
 
 
 class FileStore:
-    """`file:///folder/...`: one machine, tests and `headway` commands without a cluster."""
+    """The store for `file:///folder/...`, for one machine, tests and `headway` commands without a cluster."""
 
     def _path(self, uri: str) -> Path:
         # No URL parser here: a name may have any character, such as ? and #.
@@ -136,7 +136,7 @@ class FileStore:
 
 
 class S3Store:
-    """`s3://bucket/key`, on AWS or any server that speaks S3."""
+    """The store for `s3://bucket/key`, on AWS or any server that speaks S3."""
 
     def __init__(self, client: Any) -> None:
         self._s3 = client
@@ -233,7 +233,7 @@ class S3Store:
 
 @contextmanager
 def _translated(uri: str) -> Iterator[None]:
-    """Translate S3's refusals into `ObjectNotFoundError` or `StoreDeniedError`. Other errors stay."""
+    """Context that turns S3's refusals into `ObjectNotFoundError` or `StoreDeniedError`. Others pass."""
     from boto3.exceptions import S3UploadFailedError
     from botocore.exceptions import ClientError, ParamValidationError
 
@@ -258,7 +258,7 @@ def _translated(uri: str) -> Iterator[None]:
 def client(output: OutputSpec, how: dict[str, Any]) -> Any:
     """A boto3 client for `spec.output`, at its endpoint or at AWS.
 
-    It ignores an endpoint in the environment, which a Secret may set: no rule has checked it.
+    The client ignores an endpoint in the environment, which a Secret may set, because no rule has checked it.
     """
     import boto3
     from botocore.config import Config
@@ -270,8 +270,8 @@ def client(output: OutputSpec, how: dict[str, Any]) -> Any:
 def open_store(output: OutputSpec, patience: Patience | None = None, *, quick: bool = False) -> Store:
     """Client for `spec.output`; credentials come from the pod's environment or service account.
 
-    The first request, to the bucket, has a short timeout with `patience`, and with `quick`, for a person who
-    waits. With `patience`, later requests wait for an unavailable store.
+    The first request checks the bucket. Its timeout is short with `patience`, and with `quick`, which is for
+    a person who waits. With `patience`, later requests wait for an unavailable store.
 
     Raises:
         JobError: `BucketUnavailable`, if the bucket does not exist or cannot be reached with the
@@ -294,7 +294,8 @@ def open_store(output: OutputSpec, patience: Patience | None = None, *, quick: b
 
 
 class LocalStore(FileStore):
-    """Files, and buckets for reading: the model and the rows of a job on one machine may be in a bucket."""
+    """Reads and writes files, and reads buckets: the model and the rows of a job on one machine may be in a
+    bucket."""
 
     def __init__(self, output: OutputSpec) -> None:
         self._output = output
@@ -355,7 +356,7 @@ def digest(path: Path) -> FileDigest:
 
 
 def upload_folder(store: Store, folder: Path, uri: str) -> list[FileDigest]:
-    """Upload the files directly inside `folder`; the digests are those of what was uploaded."""
+    """Upload the files directly inside `folder`, and return their digests."""
     files = sorted(p for p in folder.iterdir() if p.is_file())
     for path in files:
         store.upload(path, f"{uri}/{path.name}")
@@ -370,7 +371,7 @@ def below(folder: Path, name: str) -> Path:
     """The path of a file in `folder`, by a name from the store or a manifest.
 
     Raises:
-        CorruptFileError: it would be outside the folder.
+        CorruptFileError: the path would be outside the folder.
     """
     path = folder / name
     if not is_below(name) or not path.resolve().is_relative_to(folder.resolve()):
@@ -387,12 +388,12 @@ def download_folder(
     files: Iterable[FileDigest] | None = None,
     without: Sequence[str] = (),
 ) -> Path:
-    """Fetch a folder, except names that match a pattern of `without`; or exactly `files` of it, each checked
-    against its digest.
+    """Download a folder, except files that match a pattern of `without`. With `files`, download exactly
+    these, and check each against its digest.
 
     Raises:
-        CorruptFileError: a file differs from its digest, or a name would be outside `folder`. Nothing is
-            written.
+        CorruptFileError: a file differs from its digest. Or a file would be outside `folder`; then nothing
+            is written.
         ObjectNotFoundError: there is nothing at `uri`.
     """
     folder.mkdir(parents=True, exist_ok=True)

@@ -17,11 +17,11 @@ class ObjectNotFoundError(KeyError):
 
 
 class StoreDeniedError(PermissionError):
-    """There is no such bucket, or the credentials may not do this; the text says which."""
+    """There is no such bucket, or the credentials do not allow the request; the text says which."""
 
 
 def bucket_unavailable(uri: str, error: Exception) -> JobError:
-    """The error for the author of `spec.output` if it cannot be read or written; `uri` is below it."""
+    """The error for the author of `spec.output` if the bucket of `uri` cannot be read or written."""
     return JobError(
         "BucketUnavailable",
         _unusable(uri, refusal(error)),
@@ -57,7 +57,8 @@ def require_small(uri: str, size: int) -> None:
 
 
 def listed(folder: str, uris: Iterable[str]) -> list[str]:
-    """The URIs as a list. Raises a JobError if there are more, or longer ones, than any job's folder has."""
+    """The URIs as a list. Raises a JobError if their number or total length exceeds that of any job's
+    folder."""
     found: list[str] = []
     characters = 0
     for uri in uris:

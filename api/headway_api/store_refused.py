@@ -13,26 +13,26 @@ if TYPE_CHECKING:
     from botocore.exceptions import ClientError
 
 WORDS: Final = 300
-"""Characters kept of an error's own words."""
+"""Maximum characters of an error's own message that are repeated."""
 ERRNO: Final = re.compile(r"\[Errno -?\d+\] ([A-Za-z ,]+)")
-"""The operating system's message about a connection, within what three libraries add around it."""
+"""Finds the operating system's message about a connection in the text that three libraries add around it."""
 
 
 class Remedies(NamedTuple):
     """What to write, for each thing that may be wrong."""
 
     keys: str
-    """There are no credentials."""
+    """What to do if there are no credentials."""
     credentials: str
-    """The store refuses them."""
+    """What to do if the store refuses the credentials."""
     address: str
-    """The store does not answer."""
+    """What to do if the store does not answer."""
     bucket: str
-    """There is no such bucket."""
+    """What to do if there is no such bucket."""
     other: str
-    """The store refuses the request for another reason."""
+    """What to do if the store refuses the request for another reason."""
     set_up: str
-    """The client cannot be set up."""
+    """What to do if the client cannot be set up."""
 
 
 JOB: Final = Remedies(
@@ -66,8 +66,8 @@ class StoreRefusal(NamedTuple):
 
 
 def refusal(error: Exception, remedies: Remedies = JOB) -> StoreRefusal:
-    """The meaning of the error that a request to the store ended with, or of the one that it was raised
-    from."""
+    """What is wrong, and how to correct it, from the error of a request to the store. If the error was raised
+    from another one, that one decides."""
     from botocore.exceptions import (
         ClientError,
         ConnectionError,

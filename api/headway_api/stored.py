@@ -1,6 +1,6 @@
 """Reads records from the store, within bounds: anybody who may write to the bucket may have written anything.
 
-An object that is not what the job wrote ends in one typed error that names it. It harms nothing else.
+An object that is not what the job wrote causes a typed error with its URI, and no other harm.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def parsed(record: type[Stored], data: bytes) -> Stored:
     """Parse an object as a record.
 
     Raises:
-        OutOfBoundsError: it is not one, or too large; the text names the field and what is wrong with it.
+        OutOfBoundsError: `data` is not such a record, or too large. The text names the field and its fault.
     """
     if len(data) > bounds.UNPACKED:
         raise OutOfBoundsError(f"more than {bounds.UNPACKED} bytes")
@@ -45,7 +45,7 @@ def read(store: Store, uri: str, record: type[Stored]) -> Stored:
 
     Raises:
         JobError: `RecordUnreadable`.
-        ObjectNotFoundError: there is none; also the other errors of `Store.get`.
+        ObjectNotFoundError: there is no such object; also the other errors of `Store.get`.
     """
     return _decoded(uri, store.get(uri), lambda data: parsed(record, data))
 

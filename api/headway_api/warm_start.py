@@ -1,7 +1,7 @@
-"""Weights to start from: `spec.model.warmStart`, fetched and checked against the job that wants them.
+"""Fetches the weights of `spec.model.warmStart`, and checks that the job can start from them.
 
 The preflight checks only the configuration, before an accelerator is requested; the learner also fetches the
-weights. If they are from a job, its step report is beside them and has their digests.
+weights. If a job wrote the weights, the report of its step is also in its folder and has their digests.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SHAPE: Final = (
     "num_attention_heads",
     "num_key_value_heads",
 )
-"""Keys with equal values in two configurations of one architecture and size."""
+"""Keys that have equal values in the configurations of two models of one architecture and size."""
 VARIANTS: Final = (
     "use_dora",
     "rank_pattern",
@@ -92,7 +92,7 @@ def fetch(
 
 
 def judge(folder: Path, model: ModelSpec, base: Path, modules: Sequence[str] | None = None) -> LocalWeights:
-    """The weights in `folder`, judged by its configuration, if the job can start from them.
+    """Check by its configuration that the job can start from the weights in `folder`, and return them.
 
     Raises:
         JobError: `WarmStartUnusable`.
@@ -184,7 +184,7 @@ def _digests(store: Store, uri: str) -> list[FileDigest]:
         return []
     where = f"{of_a_job['root']}/steps/{of_a_job['step']}.json"
     try:
-        # Another version of Headway may have written it, with other fields.
+        # Another version of Headway may have written the report, with other fields.
         report = json_within(store.get(where), bounds.REPORT)
         weights = report["weights"]
         described = str(weights["uri"]).rstrip("/") == uri

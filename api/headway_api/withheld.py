@@ -1,4 +1,4 @@
-"""Removes what may be secret in a spec: no reader of a run sees it, in MLflow or in the store."""
+"""Removes the parts of a spec that may be secret, before readers of a run see it in MLflow or the store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def without_secret(text: str) -> str:
 
 
 def public(value: Any) -> Any:
-    """A spec, or a part of it, that anybody may read."""
+    """`value`, a spec or a part of one, without what may be secret."""
     if isinstance(value, Mapping):
         return {name: public(item) for name, item in value.items() if name not in WITHHELD}
     if isinstance(value, list):

@@ -1,1 +1,1 @@
-"""HTTP within bounds, for every Headway process that serves or sends: connections, heads, bodies, time."""
+"""HTTP with bounds on connections, heads, bodies and time, for every Headway process that serves or sends."""

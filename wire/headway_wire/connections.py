@@ -1,8 +1,9 @@
 """Limits how many connections a server keeps, and decides which one it closes when it is full.
 
-A server that accepts until its process has no descriptor left resets everybody. So it keeps only as many
-connections as leave half of the process's descriptors free. A further connection replaces one that waits
-without a known client's request. The replaced one is the oldest of the peer with the most of those.
+A server that accepts connections until its process has no file descriptor left must reset every client. So a
+server uses at most half of the process's descriptors for connections. If it is full, a new connection
+replaces a waiting one, which has no request of a known client. The server closes the oldest waiting
+connection of the peer that has most of them.
 
 This module uses only the standard library. The server around it sets deadlines for heads and bodies.
 """
@@ -38,12 +39,12 @@ class Connections:
 
     def __init__(self, descriptors: int) -> None:
         """`descriptors`: how many the process may have. Half of them are for connections to this server. One
-        peer may have half of those."""
+        peer may have half of these connections."""
         self.maximum = max(FEWEST, descriptors // 2)
         self.max_of_a_peer = max(FEWEST, self.maximum // 2)
         self.backlog = min(BACKLOG, max(FEWEST, self.maximum // 2))
         self.let_go = 0
-        """Number of connections that made room for others, or found no room."""
+        """Number of connections that were closed to make room for others, or refused for lack of room."""
         self._open: dict[asyncio.BaseTransport, Guard] = {}
         self._of_peer: Counter[str] = Counter()
         self._waiting: dict[Guard, None] = {}
@@ -54,7 +55,7 @@ class Connections:
         return lambda: Guard(make(), self)
 
     def keep_open(self, transport: asyncio.BaseTransport | None) -> None:
-        """Keep a connection with a known client's request: it makes no room for others."""
+        """Keep a connection with a known client's request, so that no other connection replaces it."""
         if transport is not None and (guard := self._open.get(transport)) is not None:
             self._waiting.pop(guard, None)
             guard.on_reset = None
@@ -62,8 +63,8 @@ class Connections:
     def on_reset(self, transport: asyncio.BaseTransport | None, call: Callable[[], None]) -> None:
         """Call `call` once if the other side resets this connection before its next request.
 
-        A reset means that it closed the connection with bytes unread. If it had read them all, the
-        connection ends in order.
+        The other side resets a connection if it closes it before it has read all bytes. Otherwise the
+        connection ends without a reset.
         """
         if transport is not None and (guard := self._open.get(transport)) is not None:
             guard.on_reset = call
@@ -95,7 +96,7 @@ class Connections:
                 del self._of_peer[guard.peer]
 
     def _made_room(self, peer: str | None) -> bool:
-        """Close the oldest waiting connection of `peer`, or of the peer that has most of them."""
+        """Close the oldest waiting connection of `peer`; if it is None, of the peer that has most of them."""
         if peer is None:
             maximum = Counter(guard.peer for guard in self._waiting).most_common(1)
             peer = maximum[0][0] if maximum else None

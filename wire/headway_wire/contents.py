@@ -11,7 +11,7 @@ from aiohttp import web
 from headway_api.bounds import OutOfBoundsError
 
 BODY_SECONDS: Final = 60.0
-"""Longest time that a request's body may take, if its route sets no other."""
+"""Maximum seconds that a request's body may take, if its route sets no other limit."""
 
 
 class BodyTooLargeError(OutOfBoundsError):
@@ -63,7 +63,7 @@ async def body(request: web.Request, limit: int, seconds: float | None = None) -
     Raises:
         BodyTooLargeError: the body has, or announces, more than `limit` bytes.
         BodyTimeoutError: it did not arrive within `seconds`, by default `BODY_SECONDS`.
-        web.RequestPayloadError: it does not match its headers.
+        web.RequestPayloadError: the body does not match the request's headers.
     """
     seconds = BODY_SECONDS if seconds is None else seconds
     if (request.content_length or 0) > limit:

@@ -28,7 +28,8 @@ _log = logging.getLogger("headway_wire.requests")
 
 
 class _Malformed(logging.Filter):
-    """Drops tracebacks of bytes that are not HTTP. They get 400, and would otherwise fill the logs."""
+    """Drops log records about bytes that are not HTTP. The answer is 400, and tracebacks would fill the
+    logs."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
@@ -90,7 +91,7 @@ async def _rests(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 def known(request: web.Request) -> None:
-    """Mark a known client's request: its connection makes no room for others until the answer."""
+    """Mark a request as that of a known client. Until its answer, no other connection replaces its own."""
     connections = request.config_dict.get(CONNECTIONS)
     if connections is not None:
         connections.keep_open(request.transport)

@@ -1,4 +1,4 @@
-"""The standard library's server with one thread a connection, bounded; for processes without an event loop.
+"""The standard library's server with bounds, one thread a connection; for processes without an event loop.
 
 It keeps at most `MAX_CONNECTIONS` connections, each for at most `SECONDS`, even if bytes still arrive. A
 further connection replaces the oldest. Its handlers answer one request a connection (HTTP/1.0).
@@ -19,9 +19,9 @@ from headway_api import names
 from headway_api.bounds import OutOfBoundsError
 
 MAX_CONNECTIONS: Final = 64
-"""Most connections, and so threads, at once. There are only a few probes and scrapes a minute."""
+"""Maximum connections, and so threads, at once. There are only a few probes and scrapes a minute."""
 SECONDS: Final = 30.0
-"""Longest time of a connection, from its start to the end of its answer."""
+"""Maximum seconds of a connection, from its start to the end of its answer."""
 LENGTH_DIGITS: Final = 12
 POLL_SECONDS: Final = 0.5
 """How often to look for connections that have taken too long."""
