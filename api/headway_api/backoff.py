@@ -11,7 +11,7 @@ MAX_DOUBLINGS: Final = 64
 
 
 def doubled(failures: int, first: float, maximum: float) -> float:
-    """Seconds to wait after this many failures in a row: `first` after one, twice as long after each more.
+    """Seconds to wait after `failures` in a row: `first` after one, and twice as long after each further one.
 
     Never more than `maximum`. Without a failure it is half of `first`.
     """
@@ -19,9 +19,10 @@ def doubled(failures: int, first: float, maximum: float) -> float:
 
 
 def spread(seconds: float, chance: Callable[[], float] = random.random) -> float:
-    """Between half of a pause and all of it, so that processes that failed together do not retry together.
+    """A random pause between half of `seconds` and `seconds`, so that processes that failed together do not
+    retry together.
 
     Args:
-        chance: a number from 0 to 1 at each call.
+        chance: returns a random number from 0 to 1.
     """
     return seconds * (1.0 + chance()) / 2.0

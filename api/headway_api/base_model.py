@@ -52,7 +52,7 @@ class Source(Protocol):
 
     @property
     def base(self) -> str:
-        """hf:// or s3://."""
+        """Address of the model, hf:// or s3://."""
 
     @property
     def revision(self) -> str | None:

@@ -34,7 +34,7 @@ MAX_BYTES: Final = 4096
 MESSAGE_CHARACTERS: Final = 2000
 FIELD_CHARACTERS: Final = 256
 UNTOLD: Final = "ProcessFailed"
-"""Reason for a process that gives none, or an invalid one."""
+"""Reason that replaces a missing or an invalid reason."""
 REASON: Final = re.compile(r"(?=.{1,64}\Z)" + CONDITION_REASON)
 FIELD: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.\[\]=, -]*")
 

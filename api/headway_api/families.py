@@ -22,8 +22,8 @@ class StartingRates:
     lora_source: str
     full_source: str
     sizes: str = ""
-    """Regular expression that is searched in the model's name, in lower case; the empty one matches every
-    name."""
+    """Regular expression that is searched in the model's name, in lower case. The empty expression matches
+    every name."""
     alpha: int = 32
     """Alpha of the adapter, as in the run that the rate is from. Half of it makes steps half as large."""
     full: float = 1e-6
@@ -41,7 +41,7 @@ class ModelFamily:
     context_length: int
     """Tokens: max_position_embeddings of the configurations as published."""
     starts: tuple[StartingRates, ...]
-    """The first one whose sizes match applies."""
+    """Recipes for the family's models. The first one whose `sizes` match the model applies."""
     says_context: bool = True
     """Whether config.json has this number. If not, a job has to set spec.model.contextLength, and the
     preflight uses the number above."""
@@ -131,12 +131,12 @@ FAMILIES: Final = (
         MISTRAL,
     ),
 )
-"""The first one whose pattern matches applies."""
+"""All known families. The first one whose pattern matches the model applies."""
 
 OTHER: Final = StartingRates(
     "any other", 4e-5, "default of SageMaker's multi-turn RL", f"{DAPO}: Qwen2.5-32B", alpha=64
 )
-"""Where to start with a model of no family."""
+"""Where to start with a model of an unknown family."""
 
 
 def recipe(base: str) -> Recipe | None:

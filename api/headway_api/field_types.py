@@ -99,7 +99,7 @@ def at_most(field: str, limit: float) -> Rule:
 
 
 def sampled_as_asked(field: str) -> Rule:
-    """The temperature must be one that the servers really sample with."""
+    """The temperature must be one that the servers apply exactly: vLLM replaces values between 0 and 0.01."""
     return Rule(
         "self == 0.0 || self >= 0.01",
         f"{field} must not lie between 0 and 0.01: vLLM would sample with 0.01 instead, and records would "

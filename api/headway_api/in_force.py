@@ -85,9 +85,9 @@ class Directive(Record):
     undo: bool = False
     """Whether the directive undoes the remedy."""
     restore: list[int] = Field(default_factory=list)
-    """Steps, the most wanted first. Weights and optimizer are restored from the first whose checkpoint is
-    complete and has no wider adapter than the one to be in force. Empty: training continues from where it
-    is."""
+    """Steps to go back to, in order of preference. Weights and optimizer are restored from the first step
+    whose checkpoint is complete and whose adapter is not wider than the one in force. Empty: training
+    continues from the present step."""
 
 
 class DirectiveRefusal(Record):

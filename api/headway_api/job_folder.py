@@ -28,7 +28,7 @@ class JobFolder:
         self.folder = folder
 
     def exists(self) -> bool:
-        """Whether there is a job."""
+        """Whether the folder has a job."""
         return (self.folder / JOB).exists()
 
     def write(self, job: Json) -> None:
@@ -66,8 +66,8 @@ class JobFolder:
 
 
 def merged(parts: list[Json]) -> Json:
-    """Parts of a status merged into one, the oldest first. If two parts have the same field or condition
-    type, the newer one wins."""
+    """Merge parts of a status, which are in the order in which they were written. If two parts have the same
+    field or condition type, the newer part wins."""
     found: Json = {}
     conditions: dict[str, Json] = {}
     for part in parts:

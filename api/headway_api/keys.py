@@ -20,20 +20,20 @@ class Key(StrEnum):
     """A key of a job: its name in the Secret, and the name of its file in a pod."""
 
     LEARNER_TO_COORDINATOR = "learner-to-coordinator"
-    """Asks for batches, reports steps."""
+    """For asking the coordinator for batches, and reporting steps."""
     COORDINATOR_TO_ROLLOUT = "coordinator-to-rollout"
-    """Tells the weight agent which weights to load."""
+    """For requesting that the weight agent loads weights."""
     COORDINATOR_TO_BROKER = "coordinator-to-broker"
-    """Leases sandboxes."""
+    """For leasing sandboxes."""
     COORDINATOR_TO_JUDGE = "coordinator-to-judge"
-    """Asks judges whose models the job serves. The coordinator has it in JUDGES_DIR, beside the tokens of
-    other judges, and only if there is such a judge."""
+    """For questions to judges whose models the job serves. The coordinator has this key in JUDGES_DIR, beside
+    the tokens of other judges, and only if there is such a judge."""
     ROLLOUT_TO_LEARNER = "rollout-to-learner"
-    """Takes weights from the learner's memory."""
+    """For taking weights from the learner's memory."""
     LEASES = "leases"
-    """For the broker: it derives the token of each lease from this key."""
+    """The broker derives the token of each lease from this key."""
     CHECKPOINTS = "checkpoints"
-    """For the learner: it signs the records of checkpoints, and verifies them."""
+    """The learner signs the records of checkpoints with this key, and verifies them."""
 
 
 Keys = Mapping[Key, str]

@@ -30,11 +30,11 @@ def adapter_name(version: PolicyVersion, slot: str = POLICY) -> str:
 
 
 def name_of(manifest: WeightsManifest, slot: str = POLICY) -> str:
-    """Name under which to request these weights."""
+    """Name under which a request selects the weights of `manifest`."""
     return adapter_name(manifest.version, slot) if manifest.kind == "lora" else BASE_MODEL
 
 
 def salt_of(version: PolicyVersion, slot: str = POLICY) -> str:
-    """Salt of a request's cached prefix. It prevents reuse of anything that another version, or another slot
-    with the same version, computed. vLLM accepts no salt with `@`, `/` or a backslash."""
+    """Salt of a request's cached prefix. It prevents reuse of a prefix that was computed with another version
+    or for another slot. vLLM accepts no salt with `@`, `/` or a backslash."""
     return str(version) if slot == POLICY else adapter_name(version, slot)

@@ -43,7 +43,7 @@ class Preset:
     this number."""
 
     loss: str
-    """As the spec names it."""
+    """Name of the loss in the spec."""
     advantage: str
     normalize: str | None
     gamma: float | None

@@ -25,7 +25,8 @@ class PriceBookError(ValueError):
 
 
 class _Loader(yaml.BaseLoader):
-    """A loader of text only, without aliases, which could expand a kilobyte to gigabytes."""
+    """A YAML loader that keeps every value as text, and refuses aliases: they could expand a kilobyte to
+    gigabytes."""
 
     depth = 0
 

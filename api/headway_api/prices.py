@@ -64,7 +64,7 @@ class Prices(SpecModel):
     """A second of one accelerator held, by product as `status.accelerators` names it."""
 
     def over(self, other: "Prices") -> "Prices":
-        """These prices, with those of `other` for the classes that these do not name."""
+        """These prices, and for the classes that have no price here, the prices of `other`."""
         own, others = (each.model_dump(exclude_unset=True, exclude_none=True) for each in (self, other))
         return Prices.model_validate(others | own)
 
@@ -92,13 +92,12 @@ class Prices(SpecModel):
 
 
 def of(usage_class: str, whose: str | None) -> str:
-    """The name under which the usage of one product or model is counted: CLASS:NAME. Without one, the class
-    itself."""
+    """The name under which usage is counted: CLASS:NAME for one product or model, else CLASS."""
     return usage_class if whose is None else f"{usage_class}:{whose}"
 
 
 def of_accelerator(product: str) -> str:
-    """The class of seconds of one accelerator product."""
+    """The name under which the seconds of one accelerator product are counted."""
     return of(ACCELERATORS, product)
 
 

@@ -38,7 +38,7 @@ def applied(spec: RLTrainingJobSpec, in_force: InForce) -> RLTrainingJobSpec:
     if in_force.adapter is not None and spec.model.effective_lora is None:
         raise NotApplicableError("every weight of the model is trained: there is no adapter to change")
     content = spec.as_object()
-    content.pop("collapse")  # its rules are about remedies, not about the result of one
+    content.pop("collapse")  # its rules are about the choice of remedies, not about their result
     content["algorithm"] = _algorithm(content["algorithm"], in_force)
     if in_force.learning_rate is not None:
         content["optimizer"]["learningRate"] = in_force.learning_rate

@@ -55,7 +55,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Keyed:
-    """Put it into a list's `Annotated[...]`: no two items may have the same value of one field.
+    """A rule in a list's `Annotated[...]` that no two items have the same value of one field.
 
     The API server enforces this for a list of type map, with its own message.
     """

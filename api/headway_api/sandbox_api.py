@@ -56,7 +56,11 @@ TURN_REWARDS_TOLERANCE: Final = 1e-6
 
 
 Metrics = Annotated[dict[str, float], BeforeValidator(bounds.named_numbers)]
+<<<<<<< HEAD
 """Named metrics, counted before any of them is parsed."""
+=======
+"""Numbers by name. Their count is checked before any number is parsed."""
+>>>>>>> 57920d81 (Say more docstrings of api and wire plainly)
 Messages = Annotated[list[dict[str, Any]], Field(max_length=bounds.MESSAGES, fail_fast=True)]
 Tools = Annotated[list[dict[str, Any]], Field(max_length=bounds.TOOLS, fail_fast=True)]
 TurnRewards = Annotated[list[float], Field(max_length=bounds.MESSAGES, fail_fast=True)]
@@ -221,7 +225,7 @@ class AgentRequest(Record):
     episode: dict[str, Any]
     """The episode, written as JSON to the file that HEADWAY_EPISODE_FILE names, for the program to read."""
     environment: dict[str, str] = Field(default_factory=dict)
-    """Environment variables of the program, over those of the container."""
+    """Environment variables of the program. They override variables of the container."""
 
 
 class AgentWait(Record):
@@ -238,7 +242,7 @@ class AgentState(Record):
     exit_code: int | None
     """Exit status of a program that ended, or 128 + n if signal n ended it. None while it runs."""
     output: str
-    """The last 4 KiB of what it wrote to stdout and stderr."""
+    """The last 4 KiB of the program's output to stdout and stderr."""
 
 
 class FinishRequest(Record):
@@ -248,8 +252,8 @@ class FinishRequest(Record):
     """The whole conversation, as the coordinator recorded it."""
     truncated: bool
     reported: list[float] | None = None
-    """Reward that an http agent reports, one value or one a turn; the environment judges it. None: the agent
-    reported nothing, or is not asked (`spec.agent.http.reportsReward`)."""
+    """Reward that an http agent reports: one value, or one for each turn. The environment judges with it.
+    None: the agent reported nothing, or need not (`spec.agent.http.reportsReward`)."""
     reported_metrics: dict[str, float] = Field(default_factory=dict)
     """Parts of the reported reward by name, as the agent sent them."""
     turns: int = Field(default=0, ge=0)
@@ -267,7 +271,7 @@ class GroupEpisode(Record):
     turns: int = Field(ge=0)
     """Turns that reached the agent."""
     reward: float
-    """Reward that `/finish` gave for it alone."""
+    """Reward that `/finish` gave for this episode alone."""
     metrics: dict[str, float] = Field(default_factory=dict)
 
 

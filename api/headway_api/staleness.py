@@ -28,6 +28,6 @@ def as_of(step: int, idle: Iterable[int]) -> int:
 
 
 def staleness(sampled: int, trained: int, idle: Iterable[int]) -> int:
-    """Steps that trained between the weights of step `sampled` and those with which the batch of step
-    `trained` begins."""
+    """Number of steps that trained between the weights of step `sampled` and the weights from which step
+    `trained` starts."""
     return trained - 1 - as_of(sampled, (step for step in idle if step < trained))

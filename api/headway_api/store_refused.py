@@ -44,7 +44,7 @@ JOB: Final = Remedies(
     other="correct spec.output.uri or spec.output.endpointUrl",
     set_up="correct spec.output",
 )
-"""For the author of a job."""
+"""Advice for the author of a job."""
 SHELL: Final = Remedies(
     keys="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in this shell, or AWS_PROFILE to a profile or role "
     "that may read it",
@@ -55,19 +55,19 @@ SHELL: Final = Remedies(
     other="correct the address of the bucket or --endpoint-url",
     set_up="correct the variables AWS_* of this shell, or its file ~/.aws/config",
 )
-"""For a person whose command reads or writes from this machine."""
+"""Advice for a person whose command uses the store from this machine."""
 
 
 class StoreRefusal(NamedTuple):
-    """Why a bucket cannot be used."""
+    """Why a bucket cannot be used, and how to correct it."""
 
     wrong: str
     fix: str
 
 
 def refusal(error: Exception, remedies: Remedies = JOB) -> StoreRefusal:
-    """What is wrong, and how to correct it, from the error of a request to the store. If the error was raised
-    from another one, that one decides."""
+    """What is wrong, and how to correct it, for an error of a request to the store. If the error has a cause
+    (`raise ... from`), the cause decides."""
     from botocore.exceptions import (
         ClientError,
         ConnectionError,

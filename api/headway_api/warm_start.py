@@ -28,7 +28,7 @@ FIELD: Final = "spec.model.warmStart"
 ADAPTER_CONFIG: Final = "adapter_config.json"
 MODEL_CONFIG: Final = "config.json"
 OF_A_JOB: Final = re.compile(r"(?P<root>.+)/weights/(?P<step>[0-9]{6,})")
-"""Where `artifacts.Layout` keeps the weights of a step; `steps/<step>.json` beside them describes them."""
+"""Address of a step's weights, as in `artifacts.Layout`. `steps/<step>.json` below ROOT describes them."""
 SHAPE: Final = (
     "model_type",
     "vocab_size",
@@ -55,11 +55,11 @@ class LocalWeights:
 
     folder: Path
     adapter: bool
-    """Whether they are a LoRA adapter for the base model, instead of a whole model."""
+    """Whether the weights are a LoRA adapter for the base model, instead of a whole model."""
 
     @property
     def sentence(self) -> str:
-        """What the preflight reports about them."""
+        """What the preflight reports about the weights."""
         return "a LoRA adapter of the base model" if self.adapter else "all weights of a model like the base"
 
 
@@ -152,7 +152,7 @@ def _judge_targets(found: list[str] | str, lora: Lora, modules: Sequence[str]) -
         return
     adapter_modules = found if isinstance(found, str) else lora_targets.ends(found)
     job_modules = lora_targets.ends(asked)
-    if adapter_modules == job_modules:  # on some layers only
+    if adapter_modules == job_modules:  # only their layers differ: show whole paths
         adapter_modules, job_modules = (", ".join(sorted(names)) for names in (found, asked))
     raise _unusable(
         f"the adapter targets modules {adapter_modules}, the job {job_modules}; set spec.model.lora.targets "

@@ -2,14 +2,14 @@
 
     agent   GET  /v1/weights/<sha256>        200 `DirectHeader` | 404 Problem: it offers other weights
     agent   POST /v1/weights/<sha256>/join   `DirectJoin` -> 200 `DirectPlace` | 404 Problem
-    worker  meets the learner at the place, in a process group of its own. The learner is rank 0 and sends
+    worker  meets the learner at the place, and both form a process group. The learner is rank 0 and sends
             a byte, which shows that the connection works
     worker  sets GO once its engine is paused; the tensors follow, in the header's order, as bytes
 
-The learner serves the first two to holders of `Key.ROLLOUT_TO_LEARNER`, at the address in a manifest's
+The learner serves both requests to holders of `Key.ROLLOUT_TO_LEARNER`, at the address in a manifest's
 `direct`. The agent asks for weights by the digest of their header. The place is a rendezvous store of
-torch.distributed. It is opened for one join, on a port that the system chooses, under a key that nobody else
-knows.
+torch.distributed. The learner opens it for one join, on a port that the system chooses. Its key is known only
+to the learner and the workers.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from pydantic import Field
 from headway_api.record import Record
 
 GO: Final = "go"
-"""Key in the place's store that rank 1 sets when the workers are ready to receive tensors."""
+"""Key in the rendezvous store that rank 1 sets when the workers are ready to receive tensors."""
 
 MEET_SECONDS: Final = 12.0
-"""Maximum seconds that a worker may take to reach the place, whose address it has just received. Torch asks
-the DNS twice for each connection, and a lost answer costs 5 s."""
+"""Maximum seconds that a worker may take to reach the rendezvous store, whose address it has just received.
+Torch asks the DNS twice for each connection, and a lost answer costs 5 s."""
 STEP_SECONDS: Final = 60.0
-"""Maximum seconds for the group to form, and for one tensor to travel."""
+"""Maximum seconds for forming the process group, and for sending one tensor."""
 GO_SECONDS: Final = 180.0
 """Maximum seconds that the learner waits for GO: the engine finishes its present step and drops what it has
 computed."""
@@ -42,14 +42,14 @@ Transport = Literal["nccl", "gloo"]
 
 
 class DirectTensor(Record):
-    """One tensor, before it travels."""
+    """Description of one tensor that the learner will send."""
 
     name: str
     dtype: str
     """Type as safetensors names it: F32, BF16, F16."""
     shape: list[int]
     sha256: str
-    """SHA-256 of its bytes."""
+    """SHA-256 of the tensor's bytes."""
 
 
 class DirectHeader(Record):
@@ -74,7 +74,7 @@ class DirectJoin(Record):
 
 
 class DirectPlace(Record):
-    """Where the workers meet the learner, on its host."""
+    """Where the workers meet the learner: a rendezvous store on the learner's host."""
 
     port: int
     key: str
@@ -82,15 +82,15 @@ class DirectPlace(Record):
 
 
 def done(rank: int) -> str:
-    """Key in the place's store that a rank sets when it has every tensor."""
+    """Key in the rendezvous store that a rank sets when it has received every tensor."""
     return f"done/{rank}"
 
 
 def header_path(sha256: str) -> str:
-    """Path of a header."""
+    """Path at which the learner serves the header with this digest."""
     return f"/v1/weights/{sha256}"
 
 
 def join_path(sha256: str) -> str:
-    """Path at which to join for the weights of a header."""
+    """Path at which an engine asks for the weights that a header describes."""
     return f"{header_path(sha256)}/join"

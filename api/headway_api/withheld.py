@@ -13,7 +13,7 @@ _QUERY: Final = re.compile(r"(https?://[^\s?]*)\?\S*")
 
 
 def without_secret(text: str) -> str:
-    """Text without user, password and query in its addresses."""
+    """`text` without the user, password and query of the URLs in it."""
     return _QUERY.sub(r"\1", _PASSWORD.sub("//", text))
 
 

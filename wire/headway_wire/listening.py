@@ -1,4 +1,4 @@
-"""Serves with aiohttp, with a bounded number of connections and deadlines for their heads."""
+"""Serves with aiohttp, with a bounded number of connections and deadlines for the heads of requests."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from headway_api import names
 from headway_wire.connections import Connections, raise_descriptors
 
 HEAD_SECONDS: Final = 30.0
-"""Longest time that a connection may take to send a request's head, and that an idle one is kept."""
+"""Maximum seconds that a client may take to send a request's head, and that an idle connection is kept."""
 LINGER_SECONDS: Final = 2.0
-"""How long to read the rest of a refused body: a client that still writes would not read the answer."""
+"""Seconds for reading the rest of a refused body: a client that still writes would not read the answer."""
 DRAIN_SECONDS: Final = 2.0
-"""How long requests may take to finish after the process stops listening."""
+"""Seconds that requests may take to finish after the process stops listening."""
 CONNECTIONS: Final = web.AppKey("connections", Connections)
 
 _log = logging.getLogger("headway_wire.requests")

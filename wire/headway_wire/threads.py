@@ -24,7 +24,7 @@ SECONDS: Final = 30.0
 """Maximum seconds of a connection, from its start to the end of its answer."""
 LENGTH_DIGITS: Final = 12
 POLL_SECONDS: Final = 0.5
-"""How often to look for connections that have taken too long."""
+"""Seconds between checks for connections that have taken too long."""
 
 
 class ThreadedServer(ThreadingHTTPServer):
@@ -40,7 +40,7 @@ class ThreadedServer(ThreadingHTTPServer):
 
     @property
     def port(self) -> int:
-        """The port on which it listens, which matters if port 0 was requested."""
+        """The port on which the server listens: the chosen port if port 0 was requested."""
         return int(self.server_address[1])
 
     def start(self, name: str) -> None:

@@ -31,8 +31,8 @@ class TrainingRow(Record):
 
     tokens: list[int]
     mask: list[int]
-    """1 for a token that the model sampled (it is trained), 0 for one that was given (prompt, tool
-    result)."""
+    """1 for a token that the model sampled (it is trained), 0 for a token that the model received (prompt,
+    tool result)."""
     logprobs: list[float]
     """Log-probability that the sampler gave each token, at the sampling temperature; 0.0 if mask is 0."""
     versions: list[VersionSpan]
@@ -181,11 +181,11 @@ MAX_IGNORED: Final = 256
 
 
 class EpisodeSpan(Record):
-    """One wait of an episode, and when it was."""
+    """One wait of an episode, with its beginning and end."""
 
     kind: SpanKind
     name: str = Field(default="", max_length=128)
-    """For a tool its name, for a turn its number in the order of the requests."""
+    """For a tool: its name. For a turn: its number in the order of the requests."""
     began: float = Field(ge=0)
     """Seconds after the episode's start, by a monotonic clock."""
     ended: float = Field(ge=0)

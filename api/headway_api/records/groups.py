@@ -30,7 +30,7 @@ class Abandoned(Record):
 
     reason: AbandonReason
     message: str
-    """For people; for failed episodes, the message of the last one."""
+    """Details for people. If episodes failed, the message of the last failed episode."""
 
 
 class GroupRecord(Record):
@@ -104,7 +104,7 @@ class Batch(Record):
     validating: list[int] = Field(default_factory=list)
     """Steps whose validations run or wait. Their checkpoints are kept until their results are known."""
     idle: list[int] = Field(default_factory=list)
-    """Earlier steps without groups, which age no token."""
+    """Earlier steps without groups, which do not count for staleness."""
     waits: BatchWaits | None = None
     """What the batch waited for, besides its episodes; None outside the learner's API."""
 

@@ -46,7 +46,7 @@ class StepReport(Record):
     """Per group id, tokens that went through forward and backward (0 for a filtered group)."""
     weights: WeightsManifest
     durable: int = Field(ge=0)
-    """The newest step with a complete checkpoint, when this was written: `step` or an older one."""
+    """The newest step with a complete checkpoint when the report was written: `step` or an older step."""
     metrics: Metrics
     """`training/*`, `timing_s/*` and Headway's own, in the names of `headway_api.metrics`."""
     in_force: InForce = InForce()
@@ -105,7 +105,7 @@ class ValidationRecord(_StoredMetrics):
     episodes: int = Field(ge=0)
     failed: int = Field(ge=0)
     rows: dict[str, RowResult]
-    """By group id: the rows with at least one scored try."""
+    """Group id -> scores of its row, for rows with at least one scored try."""
     tasks: dict[str, dict[str, float]] | None = None
     """Results of each task; None if no column names tasks."""
     metrics: dict[str, float] = Field(alias="figures")

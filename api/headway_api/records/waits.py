@@ -23,7 +23,7 @@ MAX_BATCH_WAITS: Final = 16
 
 
 class BatchWait(Record):
-    """One wait of a batch, and when it was."""
+    """One wait of a batch, with its beginning and end."""
 
     kind: BatchWaitKind
     began: float

@@ -80,7 +80,7 @@ class WeightsManifest(Record):
     """The versions that a delta builds on: a full version, each delta since, and last the version that the
     delta applies to."""
     canary: Canary | None = None
-    """Only kind base may lack it: no learner knows the log-probabilities of an unchanged model."""
+    """Only kind base may have no canary: no learner knows the log-probabilities of an unchanged model."""
 
     @property
     def link(self) -> WeightsLink:

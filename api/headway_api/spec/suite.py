@@ -16,7 +16,7 @@ ENTRYPOINT: Final = "headway_sandbox.suites.environment:InspectSample"
 PROGRAM: Final = ("python3", "-m", "headway_sandbox.suites.program")
 """The program that acts in an episode of a suite."""
 BOUNDS: Final = (-1e6, 1e6)
-"""Lowest and highest score of a sample, wide because each scorer has a scale of its own."""
+"""Lowest and highest valid score of a sample. The range is wide, because each scorer has its own scale."""
 SAMPLE: Final = "sample"
 """Column of a suite's rows: the sample's index in the task's dataset."""
 CHECK: Final = "check"

@@ -36,7 +36,7 @@ def list_map(key: str) -> dict[str, Any]:
 
 
 def decimal(value: float, digits: int = 4) -> str:
-    """A finite float as status shows it: fixed point, no trailing zeros."""
+    """A finite float as text for the status: fixed point, without trailing zeros."""
     text = f"{value:.{digits}f}"
     text = text.rstrip("0").rstrip(".") if "." in text else text
     return "0" if text == "-0" else text

@@ -134,14 +134,14 @@ class CandidateResult(StatusModel):
 
 
 class GateResult(StatusModel):
-    """How the gate was decided."""
+    """The result of the gate, and why."""
 
     result: Literal["Pending", "Passed", "Refused", "TooFewRows", "Error", "NotJudged"] = "Pending"
     """Result of the gate. Passed: the candidate meets the gate. Refused: it does not. TooFewRows: the value
     is good enough, but the rows are too few to exclude chance. Error: the gate names something without
     results. NotJudged: the job failed before all rows were measured."""
     message: Text = ""
-    """The numbers that were compared."""
+    """The numbers that the gate compared."""
 
 
 class EvalProgress(StatusModel):
@@ -170,7 +170,7 @@ class Headline(StatusModel):
 
 
 class EvalArtifacts(StatusModel):
-    """Where the results are."""
+    """Addresses of the results."""
 
     uri: Uri | None = None
     """The job's folder."""
@@ -245,6 +245,6 @@ class RLEvalJobStatus(StatusModel):
     rollout_selector: Text | None = None
     """Label selector of the rollout servers, for the scale subresource."""
     artifacts: EvalArtifacts | None = None
-    """Where the results are."""
+    """Addresses of the results."""
     tracking: Tracking | None = None
     """Where metrics are tracked."""

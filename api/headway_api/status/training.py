@@ -206,7 +206,7 @@ class Checkpoints(StatusModel):
 
 
 class Artifacts(StatusModel):
-    """Where the results are."""
+    """Addresses of the results."""
 
     uri: Uri | None = None
     """The job's folder."""
@@ -323,6 +323,6 @@ class RLTrainingJobStatus(StatusModel):
     rollout_selector: Text | None = None
     """Label selector of the rollout servers, for the scale subresource."""
     artifacts: Artifacts | None = None
-    """Where the results are."""
+    """Addresses of the results."""
     tracking: Tracking | None = None
     """Where metrics are tracked."""
