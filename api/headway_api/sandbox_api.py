@@ -56,11 +56,7 @@ TURN_REWARDS_TOLERANCE: Final = 1e-6
 
 
 Metrics = Annotated[dict[str, float], BeforeValidator(bounds.named_numbers)]
-<<<<<<< HEAD
-"""Named metrics, counted before any of them is parsed."""
-=======
-"""Numbers by name. Their count is checked before any number is parsed."""
->>>>>>> 57920d81 (Say more docstrings of api and wire plainly)
+"""Named metrics. Their count is checked before any number is parsed."""
 Messages = Annotated[list[dict[str, Any]], Field(max_length=bounds.MESSAGES, fail_fast=True)]
 Tools = Annotated[list[dict[str, Any]], Field(max_length=bounds.TOOLS, fail_fast=True)]
 TurnRewards = Annotated[list[float], Field(max_length=bounds.MESSAGES, fail_fast=True)]
