@@ -313,7 +313,7 @@ class Layout:
         return f"{self.root}/weights"
 
     def weights(self, step: int) -> str:
-        """Weights in Hugging Face layout."""
+        """Folder of the published weights of one step, in Hugging Face layout or as a delta."""
         return f"{self.all_weights}/{step:06d}"
 
     @property

@@ -17,7 +17,7 @@ from headway_api.store_refused import ERRNO
 FIELD: Final = "spec.model.base"
 HUB: Final = "hf://"
 UNWANTED: Final = ("*.bin", "*.pt", "*.pth", "*.gguf", "*.onnx", "*.msgpack", "*.h5", "original/*")
-"""Other formats of the same weights; only safetensors are read."""
+"""Files with other formats of the same weights, which are not downloaded: only safetensors are read."""
 WEIGHTS: Final = "*.safetensors"
 MAX_CONFIG: Final = 4 * MIB
 """Maximum bytes of one file that describes a model."""

@@ -39,7 +39,7 @@ WRITE: Final[Mapping[str, str]] = {
     "list_type": LIST,
     "tuple_type": LIST,
 }
-"""Type of a fault -> what to write."""
+"""pydantic's type of a fault -> what to write instead."""
 FORMS: Final[Mapping[str, str]] = {
     QUANTITY_PATTERN: "write a quantity, such as 500m, 2 or 16Gi",
     MONEY_PATTERN: 'write an amount of 0 or more, such as "12.50"',

@@ -40,8 +40,8 @@ SIDECAR_RESOURCES: Final[Json] = {
 
 
 def merge(base: Json, layer: Json) -> Json:
-    """`layer` merged over `base`; neither is changed. A wrong shape passes through, and the API server
-    refuses it."""
+    """A new object: `layer` merged over `base`. Values of a wrong type are copied, and the API server refuses
+    them."""
     merged = copy.deepcopy(base)
     for key, value in layer.items():
         below = merged.get(key)

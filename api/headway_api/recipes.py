@@ -1,8 +1,8 @@
 """Starting points for model families, and guard rails: warnings about what seems unwise in a job, never
 refusals.
 
-A guard rail has two forms, as a `Rule` has. Its CEL is part of the chart's ValidatingAdmissionPolicy, which
-warns at `kubectl apply`. Its Python twin produces the warnings that the operator records in
+A guard rail has two forms, like a `Rule`. Its CEL expression is in the chart's ValidatingAdmissionPolicy,
+which warns at `kubectl apply`. Its Python form gives the warnings that the operator records in
 `status.warnings`, and that this command prints:
 
     python -m headway_api.recipes job.yaml             what to write into it for its model, and warnings

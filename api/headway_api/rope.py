@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 LONG: Final = frozenset({"longrope", "su"})
-"""Kinds of scaling with other factors beyond the length of pretraining than up to it. "su" is an old name of
-longrope."""
+"""Kinds of scaling that use one set of factors up to the length of pretraining, and another set beyond it.
+"su" is an old name of longrope."""
 
 
 def scalings(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -1,8 +1,8 @@
 """A rule on a user's input, written once and enforced in two places.
 
 The API server evaluates a rule's CEL expression at `kubectl apply`. The pydantic model evaluates its Python
-twin offline (the operator, tests, editors). Both give the same message. Tests keep both forms equal: they
-evaluate them on generated objects, and send a table of inputs to a real API server.
+form offline (in the operator, tests, editors). Both give the same message. Tests ensure that both forms
+agree: they evaluate both on generated objects, and send a table of inputs to a real API server.
 """
 
 from collections.abc import Callable

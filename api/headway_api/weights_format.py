@@ -8,10 +8,10 @@ in the new version.
 A tensor is cut into chunks of `CHUNK` elements, one after the other. A chunk begins with two little-endian
 uint32, the lengths of two zlib streams (both 0 if nothing changed), and then these:
 
-    which elements changed   for each, its distance from the one before (the first from the chunk's start), as
-                             uint32
-    by how much              for each, new minus old, both read as unsigned integers, modulo their range; then
-                             zigzag, so that small decreases are small numbers too
+    which elements changed   for each changed element, its distance from the changed element before it (for
+                             the first, from the chunk's start), as uint32
+    by how much              for each changed element, new minus old, both read as unsigned integers, modulo
+                             their range; then zigzag, so that small decreases are small numbers too
 
 In both streams the lowest bytes of all numbers come first, then their second bytes, and so on.
 """

@@ -11,7 +11,7 @@ Unit = Literal["", "tokens", "seconds", "steps", "ratio", "nats", "usd"]
 
 @dataclass(frozen=True)
 class MetricFamily:
-    """One metric, or several that differ in a number or name written in braces."""
+    """One metric, or several whose names differ only in the part in braces."""
 
     name: str
     """The name in MLflow; `{k}` or `{name}` is the part that varies."""

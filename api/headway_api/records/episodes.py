@@ -212,8 +212,8 @@ class EpisodeRecord(Record):
     reward: float | None = None
     """Reward that the model is trained on; None exactly if outcome is InfraError."""
     turn_rewards: list[float] | None = None
-    """Reward of each turn, by the turns' index, 0 for a turn that was not delivered; they add up to `reward`.
-    None: the whole reward came at the end."""
+    """Reward of each turn, by the turn's index. It is 0 for a turn that was not delivered. They add up to
+    `reward`. None: the whole reward came at the end."""
     score: float | None = None
     """The strict external score, separate from the reward; success is score >= successThreshold."""
     metrics: dict[str, float] = Field(default_factory=dict)

@@ -148,7 +148,7 @@ class Algorithm(StatusModel):
     max_steps_off_policy: Count | None = None
     """Largest staleness of a trained token, in steps."""
     batch_size: Count | None = None
-    """Prompts of a training step."""
+    """Prompts in a training step."""
     group_size: Count | None = None
     """Episodes on each prompt."""
     learning_rate: Decimal | None = None
