@@ -165,7 +165,7 @@ class Checkpoint(StatusModel):
     """State of the learner in the artifact store. Only a learner reads it."""
 
     step: Count
-    """Step that made it."""
+    """Step after which the learner made it."""
     uri: Uri
     """Folder of the checkpoint."""
 

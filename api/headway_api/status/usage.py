@@ -80,7 +80,7 @@ class Estimate(StatusModel):
     price_book: Word | None = None
     """Price book used, with its date: NAME@DATE."""
     prefill_tokens: Count = 0
-    """Likely prompt tokens that the servers compute. Usage counts this and the next fields likewise."""
+    """Likely prompt tokens that the servers compute. This and the next fields count as those of usage do."""
     cached_prefill_tokens: Count = 0
     """Prompt tokens that the servers find in their cache."""
     sample_tokens: Count = 0
