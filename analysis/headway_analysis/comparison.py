@@ -1,7 +1,7 @@
 """Candidates side by side: every measure of each, the differences to the baseline, and the gate's verdict.
 
-Status, metrics and report all use this computation: with the tries so far during the run, with all of them at
-the end.
+Status, metrics and report all use this computation. During the run it takes the tries so far, and at the end
+all tries.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ HEADLINE: Final = "external_score"
 DIGITS: Final = 12
 """Means that agree to so many digits are equal: the order of a sum changes the last ones."""
 COMPARED: Final = (HEADLINE, "success", "reward", "completion")
-"""The measures that are compared within each task. A job may have many tasks, and each comparison draws sign
-flips."""
+"""The measures that are compared within each task. They are few, because a job may have many tasks, and each
+comparison draws thousands of sign flips."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Comparison:
 
     baseline: str
     estimates: Mapping[str, Mapping[str, Mapping[str, Estimate]]]
-    """Candidate -> task -> measure -> estimate; task `all` takes every row that is of no suite."""
+    """Candidate -> task -> measure -> estimate; the task `all` has every row outside suites."""
     differences: Mapping[str, Mapping[str, Difference]] = field(default_factory=dict)
-    """Measure -> candidate -> paired difference from the baseline, over all rows that are of no suite."""
+    """Measure -> candidate -> paired difference from the baseline, over all rows outside suites."""
     suites: Mapping[str, Mapping[str, Mapping[str, Difference]]] = field(default_factory=dict)
     """Suite that was measured -> measure -> candidate -> paired difference from the baseline."""
     tasks: Mapping[str, Mapping[str, Mapping[str, Difference]]] = field(default_factory=dict)
@@ -62,7 +62,8 @@ class Comparison:
     def best(self) -> str | None:
         """The candidate with the best external score; the first one if several are equal.
 
-        A candidate that lost too many more tries than another to be ranked (`comparable`) comes last.
+        A candidate comes last if it lost so many more tries than another that its score cannot be ranked
+        (`comparable`).
         """
         scores = {name: found for name in self.estimates if (found := self.estimate(name, HEADLINE))}
         lost = [self.estimate(name, "infra_error") for name in scores]
@@ -91,8 +92,8 @@ def compare_all(
         baseline: candidate that the others are compared with.
         gate: what to judge, if anything.
         price: cost of a try in US dollars.
-        compared: measures that are compared pair by pair. None: all of them.
-        failed: candidates that ended before all of their rows; the gate cannot judge them.
+        compared: measures whose paired differences from the baseline are computed. None: all measures.
+        failed: candidates that ended before all of their rows were measured; the gate cannot judge them.
     """
     known = {name: found for name, found in tries.items() if found}
     every = [each for found in known.values() for each in found]

@@ -1,12 +1,13 @@
 """Whether a candidate may be promoted: a pure verdict over the values that the candidates' tries gave.
 
-A gate passes on evidence, not on luck: the lower bound of a 95 % interval must clear what the gate asks for.
-So a candidate exactly at a bound is promoted by chance in nominally 2.5 % of runs. For bounded values
-(shares, and rewards with a range) the gate takes that end or the bound of `statistics.floors`, whichever is
-lower. So at most 5 % of runs promote it, even if the failing rows are so rare that the sample has none. No
-sample shows clusters far larger than its own: docs/evaluation.md has numbers for them.
-Nothing bounds amounts (turns, tokens, seconds, cost): rare large values promote more often. `minimum_of`
-Value compares the value itself, without an interval.
+A gate passes on evidence, not on luck: the lower bound of a 95 % interval must reach the gate's threshold.
+So chance promotes a candidate whose true value is exactly at the threshold in nominally 2.5 % of runs. For
+bounded values (shares, and rewards with a range) the gate takes the lower of two bounds: the interval's, and
+that of `statistics.floors`. Then at most 5 % of runs promote such a candidate, even if failing rows are so
+rare that the sample has none. A sample cannot show clusters far larger than its own: docs/evaluation.md has
+numbers for that case.
+Amounts (turns, tokens, seconds, cost) are unbounded: if large values are rare, chance promotes a candidate
+more often. `minimum_of` Value compares the value itself, without an interval.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ class Bound:
     metric: str
     margin: float = 0.0
     task: str | None = None
-    """Task that it is compared on. None: the gate's."""
+    """Task on whose rows the metric is compared. None: the gate's task."""
 
 
 @dataclass(frozen=True)
 class GateSpec:
-    """The conditions on `candidate`. All that are given must hold."""
+    """The conditions that `candidate` must meet. Every condition that is set must hold."""
 
     candidate: str
     metric: str = "external_score"
     task: str = "all"
-    """Task that is judged; `all` takes every row that is of no suite."""
+    """Task that is judged; `all` has every row outside suites."""
     minimum: float | None = None
     """Lowest value of `metric` that passes."""
     minimum_of: Literal["LowerBound", "Value"] = "LowerBound"
@@ -59,18 +60,18 @@ class GateSpec:
     """Further metrics. The difference's lower bound must be above -margin, in the direction that is
     better."""
     baseline: str | None = None
-    """Baseline of `no_worse` where `must_beat` names none."""
+    """Candidate that `no_worse` compares with. None: the candidate of `must_beat`."""
     max_lost: float = 0.05
-    """Largest share of a candidate's tries that may be lost (`InfraError`). No measure counts lost tries,
-    and they may be the hard ones."""
+    """Largest share of a candidate's tries that may be lost (`InfraError`). Measures leave lost tries out,
+    and these may be the hard ones."""
 
     reward_range: tuple[float, float] = (0.0, 1.0)
     """Lowest and highest possible reward, in all tasks but `suites`."""
     suites: Collection[str] = ()
     """Tasks that are suites."""
     tools: Collection[str] = ()
-    """Tools of the environment that a condition of the gate names, as measures name them. The value of a tool
-    without a call is 0."""
+    """Tools of the environment that a condition of the gate names, spelled as in measures. A tool that nobody
+    called has the value 0."""
 
     @property
     def tasks(self) -> set[str]:
@@ -101,14 +102,14 @@ class Check:
 
     verdict: Verdict
     message: str
-    """For a person; has the value, the interval, the bound and the rows."""
+    """Text for a person, with the value, the interval, the bound and the number of rows."""
     numbers: Mapping[str, float | None] = field(default_factory=dict)
-    """The numbers of the message by name, for programs; None where there is none."""
+    """The message's numbers by name, for programs. None: the rows do not give this number."""
 
 
 @dataclass(frozen=True)
 class Judgment:
-    """The gate's verdict: its worst condition's."""
+    """The gate's verdict: the worst verdict of its conditions."""
 
     verdict: Verdict
     message: str
@@ -116,13 +117,13 @@ class Judgment:
 
 
 LOST = "infra_error"
-"""Measure of the tries that have no value."""
+"""Measure with the share of tries that were lost, so that they have no value."""
 PER_SUCCESS = "cost_per_success"
 REWARD = "reward"
 ROUNDING: Final = 1e-12
-"""The distance, also relative to the bound, below which two means are equal."""
+"""Two means are equal if they differ by no more than this, either absolutely or relative to the larger."""
 RANK = (Verdict.PASSED, Verdict.TOO_FEW_ROWS, Verdict.REFUSED, Verdict.ERROR)
-"""From the best to the worst."""
+"""The verdicts from the best to the worst."""
 
 
 def judge(
@@ -135,10 +136,11 @@ def judge(
     """The gate's verdict.
 
     Args:
-        samples: the values of `spec.task`'s rows; `measures.candidate.samples` makes them.
+        samples: the values of `spec.task`'s rows, from `measures.candidate.samples`.
         less_is_better: metrics for which a lower value is better.
-        others: the values of the other tasks that conditions are about.
-        failed: candidates that ended before all of their rows, so that their tries are not a fair sample.
+        others: the values of the other tasks that conditions are about, by task.
+        failed: candidates that ended before all of their rows were measured. Their tries are not a fair
+            sample.
     """
     by_task = {**(others or {}), spec.task: samples}
     checks = (
@@ -159,7 +161,7 @@ class _Rows:
     field: str
     """The field of the spec's gate that names the task."""
     where: str = ""
-    """The task in words, if it is not the gate's."""
+    """The task as a message says it; empty if it is the gate's own task."""
     metric_field: str = "spec.gate.metric"
     """The field that names the metric."""
 
@@ -199,7 +201,7 @@ def _failed(spec: GateSpec, failed: Collection[str]) -> Iterator[Check]:
 
 
 def _losses(spec: GateSpec, by_task: ByTask) -> Iterator[Check]:
-    """A check for each candidate that lost more tries than `max_lost`: too few rows."""
+    """A check with the verdict `TOO_FEW_ROWS` for each candidate that lost more tries than `max_lost`."""
     for task, samples in by_task.items():
         for name in spec.candidates:
             lost = samples.get(name, {}).get(LOST)
@@ -217,7 +219,7 @@ def _losses(spec: GateSpec, by_task: ByTask) -> Iterator[Check]:
 
 
 def _missing(candidate: str, metric: str, rows: _Rows) -> Check | None:
-    """Why a candidate has no such metric in the task."""
+    """A check that says why a candidate has no such metric in the task; None if it has the metric."""
     samples = rows.samples
     if candidate not in samples:
         return Check(
@@ -279,7 +281,8 @@ def _minimum(spec: GateSpec, minimum: float, rows: _Rows, less_is_better: Collec
 def _ends(spec: GateSpec, metric: str, task: str, *of: Sample) -> tuple[float, float] | None:
     """Lowest and highest possible value; None if nothing bounds the metric.
 
-    The spec bounds rewards. The rows do not: a reward below 0 may be possible though no row has one.
+    The range of rewards comes from the spec, not from the rows: a reward below 0 may be possible though no
+    row has one.
     """
     if metric == REWARD and task not in spec.suites:
         return spec.reward_range
@@ -287,7 +290,7 @@ def _ends(spec: GateSpec, metric: str, task: str, *of: Sample) -> tuple[float, f
 
 
 def _floor(found: Estimate, least: float | None) -> float | None:
-    """What the rows show at least; None if they are too few to show anything."""
+    """The lowest value that the rows leave possible; None if they are too few to show anything."""
     return None if found.floor is None or found.clusters < ENOUGH else _lower(found.floor, least)
 
 
@@ -310,7 +313,7 @@ def _is_below(value: float, bound: float) -> bool:
 
 
 def _lower(end: float, least: float | None) -> float:
-    """The lower of two bounds: an interval's end, and that of `statistics.floors` if it has one."""
+    """The lower of two bounds: an interval's end, and the bound of `statistics.floors` if there is one."""
     return end if least is None else min(end, least)
 
 
@@ -322,7 +325,10 @@ def _against(
     less_is_better: Collection[str],
     must_beat: bool,
 ) -> Check:
-    """One paired comparison: better by more than the margin, or worse by less than it."""
+    """One paired comparison: the candidate must be better by more than the margin, or worse by less.
+
+    `must_beat` chooses between these two conditions.
+    """
     ours, metric, where, samples = spec.candidate, bound.metric, rows.where, rows.samples
     for candidate in (ours, baseline):
         nothing = _without(candidate, metric, rows, spec) or _missing(candidate, metric, rows)
@@ -359,7 +365,7 @@ def _against(
 
 
 def _without(candidate: str, metric: str, rows: _Rows, spec: GateSpec) -> Check | None:
-    """The verdict if a candidate has tries but nothing to divide by: no success, or no tool call."""
+    """The check if a candidate has tries, but the metric would divide by 0: no success, or no tool call."""
     found = rows.samples.get(candidate)
     if not found or metric in found:
         return None
@@ -376,7 +382,7 @@ def _without(candidate: str, metric: str, rows: _Rows, spec: GateSpec) -> Check 
 
 
 def _gained(found: Difference, sign: int, gain: float | None) -> float | None:
-    """What the rows show at least of the difference, in the direction that is better.
+    """The smallest difference that the rows leave possible, in the direction that is better.
 
     `gain`: the bound of `statistics.floors`; None if nothing bounds the values.
     """

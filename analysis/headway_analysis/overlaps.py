@@ -22,13 +22,13 @@ class Pair(NamedTuple):
     row: int
     """Number of the row, from 0."""
     other: int
-    """Number of the first row like it: of the other split, or earlier in the same one."""
+    """Number of the first row that is like `row`: in the other split, or earlier in the same split."""
 
 
 def normalized(text: str) -> str:
     """A text without what copies often differ in: case, width, punctuation and white space.
 
-    A text of punctuation alone stays as it is, or all such texts would be alike.
+    A text of punctuation alone stays as it is. Otherwise all such texts would be alike.
     """
     folded = unicodedata.normalize("NFKC", text).casefold()
     words = "".join(" " if unicodedata.category(sign).startswith("P") else sign for sign in folded)
@@ -36,12 +36,12 @@ def normalized(text: str) -> str:
 
 
 def content(row: Mapping[str, Any]) -> str:
-    """A row's columns and values, in one form whatever their order."""
+    """A row's columns and values as one text, which does not depend on the order of the columns."""
     return json.dumps(to_jsonable_python(row), sort_keys=True, ensure_ascii=False)
 
 
 def shared(rows: Sequence[Hashable], others: Sequence[Hashable]) -> list[Pair]:
-    """The rows that are among `others`, by any key that makes two of them alike."""
+    """The rows that are also among `others`. Both lists hold one key a row; equal keys mean alike rows."""
     first: dict[Hashable, int] = {}
     for number, key in enumerate(others):
         first.setdefault(key, number)
@@ -49,7 +49,7 @@ def shared(rows: Sequence[Hashable], others: Sequence[Hashable]) -> list[Pair]:
 
 
 def repeated(rows: Sequence[Hashable]) -> list[Pair]:
-    """The rows that came before in the same split."""
+    """The rows that repeat an earlier row of the same split. `rows` holds one key a row."""
     return [*_repeated(rows)]
 
 

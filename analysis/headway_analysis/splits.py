@@ -21,7 +21,7 @@ ALIKE: Final = "have the same prompt, except for case and punctuation, as"
 
 @dataclass(frozen=True)
 class Split:
-    """Rows of one block of spec.data."""
+    """The rows of one split, which is one block of spec.data."""
 
     name: str
     rows: Sequence[Row]
@@ -33,7 +33,7 @@ class Split:
 
     @cached_property
     def contents(self) -> list[str]:
-        """Each row as a whole."""
+        """Each row with all of its columns, as one text."""
         return [content(row) for row in self.rows]
 
     @cached_property
@@ -42,7 +42,7 @@ class Split:
         return [normalized(prompt_of(row, self.prompt_column)) for row in self.rows]
 
     def keys(self, columns: Sequence[str]) -> list[str]:
-        """What each row says in some columns, normalized. Without columns, its prompt."""
+        """Each row's values in some columns, as one normalized text. Without columns, its prompt."""
         if not columns:
             return self.texts
         return [normalized(content({name: row.get(name) for name in columns})) for row in self.rows]
@@ -51,7 +51,7 @@ class Split:
     def telling(self) -> tuple[str, ...] | None:
         """The columns that tell rows apart by their content: no ids, and nothing that all rows share.
 
-        None: a column has the prompt, or no column has text.
+        None: a column has the prompt, or no column has text. Then rows are compared by prompt.
         """
         if self.prompt_column is not None or any("prompt" in row for row in self.rows):
             return None
@@ -86,7 +86,7 @@ def _is_constant(values: Sequence[object]) -> bool:
 
 
 def check(splits: Sequence[Split], *, allowed: bool) -> list[str]:
-    """Warnings about rows and prompts that splits share, and about those that a held-out split repeats.
+    """Warnings about rows and prompts that splits share, and about prompts that a held-out split repeats.
 
     Raises:
         JobError: `SplitsOverlap`: a training row is in a held-out split too, and that is not `allowed`.
@@ -113,7 +113,7 @@ def check(splits: Sequence[Split], *, allowed: bool) -> list[str]:
 
 
 def _common(one: Split, other: Split) -> list[str]:
-    """The columns by which rows of two splits are compared; none if their prompts are."""
+    """The columns by which rows of two splits are compared; empty if their prompts are compared instead."""
     if one.telling is None or other.telling is None:
         return []
     return [name for name in one.telling if name in other.telling]
@@ -134,5 +134,5 @@ def _overlap(pairs: Sequence[Pair], here: Split, there: Split, are: str = "are a
 
 
 def of_job(rows: Mapping[str, Sequence[Row]], columns: Mapping[str, str | None]) -> list[Split]:
-    """The splits of a job that have rows, in the order given. `columns`: prompt columns by split."""
+    """The splits of a job that have rows, in the order of `rows`. `columns`: prompt columns by split."""
     return [Split(name, found, columns.get(name)) for name, found in rows.items() if found]

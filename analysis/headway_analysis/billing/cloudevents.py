@@ -1,8 +1,8 @@
 """Usage events as CloudEvents 1.0, in JSON, one a line.
 
 `source` and `id` together are unique, and an event that is exported again has the same ones. A receiver that
-keeps them counts nothing twice. `source` names the job by uid, because another job may later have the same
-name.
+remembers them counts no event twice. `source` names the job by uid, because another job may later have the
+same name.
 """
 
 from __future__ import annotations

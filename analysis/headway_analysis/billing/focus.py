@@ -1,10 +1,10 @@
 """The bill as a table in the style of FOCUS 1.2, the FinOps Open Cost and Usage Specification.
 
-It has one row a UTC day and class of usage. Accelerator seconds have one a role and product, and tokens of
-other models than the job's own have one a model. Costs are exact: the sum of BilledCost is the ledger's cost
-to the last digit. Where it departs from the specification: a row without a price has no costs, and
-`x_Unpriced` is true. Nobody invoices, so billed, effective, contracted and list cost are equal. The columns
-are those that apply.
+The table has one row for each UTC day and class of usage. Accelerator seconds have a row for each role and
+product, and tokens of models other than the job's own have a row for each model. Costs are exact: the sum of
+BilledCost is the ledger's cost to the last digit. The table departs from the specification in three ways. A
+row without a price has no costs, and its `x_Unpriced` is true. Nobody invoices, so billed, effective,
+contracted and list cost are equal. Columns of FOCUS that do not apply are left out.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ NUMBERS: Final = frozenset(
 )  # fmt: skip
 Row = Mapping[str, str | None]
 Price = Callable[[UsageClass, date, str | None], Decimal | None]
-"""Class, day, and product or model -> price of one token or second; None if it has none."""
+"""Class, day, and product or model -> price of one token or second; None if there is no price."""
 
 
 @dataclass(frozen=True)
 class Used:
-    """A row's usage."""
+    """The usage that one row of the table bills."""
 
     day: date
     usage_class: UsageClass
@@ -61,7 +61,7 @@ class Used:
 
     @property
     def whose(self) -> str | None:
-        """Product or model: the price depends on it, besides class and day."""
+        """Product or model, on which the price depends besides class and day."""
         return self.product or self.model
 
 
@@ -153,7 +153,7 @@ def table(found: Iterable[Row]) -> bytes:
 
 
 def arrow(found: Iterable[Row]) -> pa.Table:
-    """As a table of Arrow. Numbers are doubles there, for readers that sum; CSV has every digit."""
+    """The table in Arrow's format. Its numbers are doubles, for readers that sum; the CSV has every digit."""
     import pyarrow as pa
 
     listed = [*found]

@@ -14,11 +14,12 @@ from headway_api.records import UsageClass, UsageEvent
 from headway_api.stored import parsed
 
 Totals = dict[str, float]
-"""Quantity by class. Tokens of other models have one by class and model, as `prices.of` names it."""
+"""Quantity by class. Tokens of models other than the job's own have one quantity for each class and model,
+under the name that `prices.of` gives."""
 Days = dict[date, Totals]
 """`Totals` by UTC day, which decides the price."""
 Usages = list[tuple[date, dict[str, float]]]
-"""Totals of each UTC day, with the classes' names, as prices take them."""
+"""Each UTC day with its quantities, under the names by which `prices` looks up a price."""
 
 
 def encode(segment: Sequence[UsageEvent]) -> bytes:
@@ -45,12 +46,12 @@ def once(uri: str, segment: Sequence[UsageEvent], first: dict[str, str]) -> None
     """Check that a segment shares no event with another one.
 
     Args:
-        uri: the segment's.
+        uri: where the segment is stored.
         segment: its events.
-        first: first event -> segment, of the earlier segments; this one is added.
+        first: first event's id -> segment's uri, for the earlier segments. This segment is added.
 
     Raises:
-        JobError: `LedgerDuplicated`.
+        JobError: `LedgerDuplicated`: another segment has the same first event.
     """
     for event in segment[:1]:  # a copied segment repeats the first event too
         if (other := first.setdefault(event.id, uri)) != uri:
@@ -68,7 +69,7 @@ def fold(segment: Iterable[UsageEvent], start: Days | None = None) -> Days:
 
 
 def by_name(days: Days, held_seconds: Mapping[date, Mapping[Holder, float]]) -> Usages:
-    """What was used by day, as prices take it: accelerator seconds by product."""
+    """Usage by day, under the names that have prices. Accelerator seconds are split by product."""
     found: Usages = []
     for day, totals in days.items():
         used = {str(name): quantity for name, quantity in totals.items()}
@@ -94,7 +95,7 @@ def fold_accelerators(
 
 
 def duplicated(one: str, other: str, event: str) -> JobError:
-    """Two segments hold the same event. If both counted, the bill would have it twice."""
+    """The error for two segments that hold the same event, which the bill would count twice."""
     return JobError(
         "LedgerDuplicated",
         f"{one} and {other} both have the usage event {event}: delete the one that the job did not write, "
@@ -104,7 +105,7 @@ def duplicated(one: str, other: str, event: str) -> JobError:
 
 
 def total(days: Mapping[date, Mapping[str, float]]) -> dict[UsageClass, float]:
-    """Quantity by class, over all models. Every class is named."""
+    """Quantity by class, over all models. A class without usage has 0."""
     found = dict.fromkeys(UsageClass, 0.0)
     for totals in days.values():
         for name, quantity in totals.items():

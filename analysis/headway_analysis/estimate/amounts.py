@@ -38,7 +38,7 @@ def exactly(value: float) -> Range:
 
 
 def ordered(low: float, likely: float, high: float) -> Range:
-    """A range in order, finite and not below 0. A valid likely value stays; the ends adapt to it."""
+    """A range in order, finite and not below 0. A valid likely value stays, and the ends are moved to fit."""
     middle = likely if math.isfinite(likely) and likely > 0 else 0.0
     least = low if math.isfinite(low) else 0.0
     maximum = high if math.isfinite(high) else middle
@@ -60,5 +60,5 @@ def added(parts: Iterable[Usage]) -> dict[str, Range]:
 
 
 def multiplied(usage: Usage, count: Range) -> dict[str, Range]:
-    """Usage, times a number."""
+    """Each quantity of `usage`, multiplied by `count`."""
     return {name: amount.times(count) for name, amount in usage.items()}

@@ -19,7 +19,7 @@ def plan_of(spec: RLTrainingJobSpec, *, train: int, validation: int = 0, test: i
     """How much a training job plays, its preflight included.
 
     Args:
-        spec: the job's.
+        spec: the job's spec.
         train: rows of spec.data.train.
         validation: rows of spec.data.validation that are measured, at most evaluation.maxRows.
         test: rows of spec.data.test.
@@ -33,14 +33,14 @@ def plan_of(spec: RLTrainingJobSpec, *, train: int, validation: int = 0, test: i
 def of_training_job(
     spec: RLTrainingJobSpec, plan: plans.Plan, context_length: int, prompts: Sequence[float], price: Price
 ) -> Estimate:
-    """A training job.
+    """The estimate of a training job before its first episode.
 
     Args:
-        spec: the job's.
-        plan: how much it plays.
-        context_length: most tokens of an episode.
-        prompts: tokens of first prompts, of rows sampled across the data; empty if they are unknown.
-        price: today's.
+        spec: the job's spec.
+        plan: how many episodes the job plays.
+        context_length: maximum tokens of an episode.
+        prompts: tokens of the first prompts of rows sampled across the data; empty if they are unknown.
+        price: today's prices.
     """
     asked = limits.Limits(
         context_length=context_length,
@@ -55,13 +55,13 @@ def of_training_job(
 
 
 def of_eval_job(job: EvalConfig, parts: Sequence[Part], price: Price, why: str = "") -> Estimate:
-    """An evaluation.
+    """The estimate of an evaluation before its first episode.
 
     Args:
-        job: its candidates resolved.
-        parts: what they play (`parts_of`).
-        price: today's.
-        why: why no more is known.
+        job: the job, with its candidates resolved.
+        parts: what the candidates play (`parts_of`).
+        price: today's prices.
+        why: the reason why nothing more is known, which the estimate repeats.
     """
     standings = [PartProgress(part, part.groups) for part in parts]
     return of_evaluation(standings, price, sets=sets_of(job, {}), why=why)

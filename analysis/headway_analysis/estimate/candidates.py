@@ -1,20 +1,21 @@
-"""What a whole evaluation will use, take and cost: what is billed, and what is left of each candidate.
+"""Estimates the usage, time and cost of a whole evaluation: what is billed so far, and what is left to play.
 
-Its work is known ahead: each candidate plays each row and sample so many times. An episode's usage is the
-first of these that exists:
+The number of episodes is known ahead: each candidate plays each row and sample a fixed number of times. The
+estimate of an episode's usage comes from the first of these sources that exists:
 
-* measured, of the candidate's own groups on rows of the same kind, once there are two. A few groups say
-  little, so that what other candidates use counts too: each weighs by how narrow its range is;
-* that of the other candidates on such rows. The ends are `OTHERS` times further away, as models differ;
-* by limits and prompts alone (`by_limits`), before anything was played.
+* the candidate's own groups on rows of the same kind, once there are two. A few groups say little, so the
+  other candidates' usage counts too. The narrower a range is, the more it weighs;
+* the other candidates' groups on such rows. Models differ, so low is divided by `OTHERS` and high multiplied
+  by it;
+* limits and prompts alone (`by_limits`), before any episode was played.
 
 These assumptions replace what cannot be measured:
 
-* no candidate fails on the way. What is left of one that has failed is nothing;
-* rows are measured in the order of their file, so that those to come may differ from those before. The ends
-  of what is left are `ORDER` times further away;
-* groups follow each other as fast as before. The ends of seconds to come are an episode's seconds, and then
-  `PACE` times, further away;
+* no running candidate fails. A failed candidate has nothing left to play;
+* rows are measured in the order of their file, so the remaining rows may differ from earlier ones. For what
+  is left, low is divided by `ORDER` and high multiplied by it;
+* groups follow each other as fast as before. For the remaining seconds, an episode's seconds are subtracted
+  from low and added to high. Then low is divided by `PACE` and high multiplied by it;
 * prices are those of the day on which the estimate is made.
 """
 
@@ -55,13 +56,13 @@ PREFILL, CACHED, SAMPLE = (each.value for each in OF_TRAINING)
 PROMPT, ANSWER = UsageClass.ENDPOINT_PROMPT.value, UsageClass.ENDPOINT_SAMPLE.value
 SANDBOX: Final = UsageClass.SANDBOX_SECONDS.value
 ALIKE: Final[Mapping[str, str]] = {**IN_TRAINING, PROMPT: PREFILL, ANSWER: SAMPLE, DISCARDED: DISCARDED}
-"""Class of tokens in a candidate's bill -> class of the same tokens in training, for any sampler."""
+"""Class of tokens in a candidate's bill -> class of the same tokens in training, whoever samples."""
 BILLED: Final[Mapping[SampledBy, Mapping[str, str]]] = {
     "servers": {**HELD_OUT, DISCARDED: DISCARDED},
     "endpoint": {PREFILL: PROMPT, CACHED: PROMPT, DISCARDED: PROMPT, SAMPLE: ANSWER},
     "nobody": {},
 }
-"""The inverse of `ALIKE`, by who samples. An endpoint bills discarded tokens like any others."""
+"""Who samples -> the inverse of `ALIKE`. An endpoint bills discarded tokens like any others."""
 
 
 @dataclass(frozen=True)
@@ -82,17 +83,17 @@ class Part:
     groups: int
     """Rows, or samples."""
     group_size: int
-    """Episodes on each."""
+    """Episodes on each row or sample."""
     limits: Usage
-    """What an episode may use by limits and prompts alone, by key of the bill."""
+    """What an episode may use according to limits and prompts alone, by key of the bill."""
     suite: str | None = None
     sampled_by: SampledBy = "servers"
     model: str | None = None
     """The model whose prices apply; None: the job's own model."""
     unit: str = ""
-    """Candidates of one unit are measured side by side."""
+    """Name of the candidates that are measured side by side: those of one set of servers."""
     judged: bool = False
-    """Its reward or score may ask judges."""
+    """Whether its reward or score may ask judges."""
 
     @property
     def on_servers(self) -> bool:
@@ -106,7 +107,7 @@ class PartProgress:
 
     part: Part
     left: int
-    """Groups that are still to be played; none of a candidate that has failed."""
+    """Groups that are still to be played; 0 if the candidate has failed."""
     measured: Measured = NOBODY
     """What its episodes used so far, by key of the bill."""
 
@@ -116,11 +117,11 @@ class Sets:
     """The job's sets of rollout servers."""
 
     at_once: int = 1
-    """Sets at one time."""
+    """How many sets may be up at one time."""
     accelerators: int = 0
-    """Accelerators of one set, as far as the spec names them."""
+    """Accelerators of one set. Only those that the spec names count."""
     paces: Mapping[str, float] = field(default_factory=dict)
-    """Unit -> seconds from one group to the next, where that was measured."""
+    """Unit -> seconds from one group to the next. A unit whose pace was not measured is missing."""
 
 
 class _Ahead(NamedTuple):
@@ -134,12 +135,12 @@ class _Ahead(NamedTuple):
 
 
 def parts_of(job: EvalConfig, rows: int, known: Mapping[str, Opening]) -> list[Part]:
-    """All that an evaluation plays, in the order of its candidates; none of candidates that do not exist.
+    """All parts that an evaluation plays, in the order of the job's resolved candidates.
 
     Args:
-        job: its candidates resolved.
+        job: the job, with its candidates resolved.
         rows: rows of spec.data that are measured.
-        known: by candidate.
+        known: what is known of each candidate, by its name.
     """
     spec = job.spec
     contexts = [each.context_length for each in known.values() if each.context_length]
@@ -160,7 +161,7 @@ def parts_of(job: EvalConfig, rows: int, known: Mapping[str, Opening]) -> list[P
 
 
 def _part(job: EvalConfig, shared: Part, opening: Opening, context: int, suite: Suite | None) -> Part:
-    """A candidate's part. `context`: most tokens of an episode, if the candidate's own limit is unknown."""
+    """A candidate's part. `context`: maximum tokens of an episode if the candidate's own limit is unknown."""
     spec = job.spec
     size = shared.group_size if suite is None else suite.epochs
     asked = Limits(
@@ -188,16 +189,16 @@ def sets_of(job: EvalConfig, paces: Mapping[str, float]) -> Sets:
 
 
 def by_limits(prompt: Range, asked: Limits, sampled_by: SampledBy, model: str | None) -> dict[str, Range]:
-    """An episode of a candidate before any was played, by key of the bill.
+    """The usage of a candidate's episode before any was played, by key of the bill.
 
-    Low is one short turn. Servers find all of its prompt in their cache then: prompts of other rows may begin
+    Low is one short turn, whose whole prompt is in the servers' cache, as prompts of other rows may begin
     alike. High is every turn at its longest, and nothing in the cache.
 
     Args:
         prompt: tokens of the first prompt.
         asked: the job's limits.
         sampled_by: who samples.
-        model: whose prices hold.
+        model: the model whose prices apply; None for the job's own model.
     """
     episode = limits.of_episode(prompt, asked)
     computed, cached, answer = episode[PREFILL], episode[CACHED], episode[SAMPLE]
@@ -230,12 +231,12 @@ def of_evaluation(
     """Estimate the whole evaluation, before, during or after it.
 
     `basis` is Data until a part has two groups, and Running from then on. Low is never below what is spent.
-    Once nothing is left, low, likely and high are the bill.
+    Once nothing is left to play, low, likely and high are all equal to the bill.
 
     Args:
         standings: how far each part has come.
-        price: the price of today.
-        sets: the job's servers; None if they are not known.
+        price: today's prices.
+        sets: the job's sets of rollout servers; None if they are not known.
         spent: what the ledger has recorded; None if there is no ledger.
         why: why the estimate uses only the data; ignored once `basis` is Running.
     """
@@ -282,8 +283,8 @@ def _rest(one: PartProgress, standings: Sequence[PartProgress]) -> dict[str, Ran
 
 
 def _both(own: Range, theirs: Range | None) -> Range:
-    """Combine a candidate's own range with that of the others. The narrower range has more weight. A class
-    that the others never use is ignored."""
+    """Combine a candidate's own range with the range of the other candidates. The narrower range has more
+    weight. If the others never used the class, the candidate's own range stays."""
     if theirs is None or theirs.likely <= 0:
         return own
     mine, other = (own.high - own.low) ** 2, (theirs.high - theirs.low) ** 2
@@ -292,8 +293,8 @@ def _both(own: Range, theirs: Range | None) -> Range:
 
 
 def _sources(one: PartProgress, standings: Sequence[PartProgress]) -> list[PartProgress]:
-    """Other parts on the same rows, whose episodes stand for this part's. A part that is only scored again
-    stands for no part that samples."""
+    """Other parts on the same rows, from whose episodes this part's usage can be estimated. A part that is
+    only scored again is no source for a part that samples."""
     return [
         each
         for each in standings
@@ -326,7 +327,7 @@ def _billed_to(mine: Part, theirs: Part, episode: Usage) -> dict[str, Range]:
     for key, amount in episode.items():
         alike = ALIKE.get(class_of(key))
         if alike is None:
-            # Where nobody samples, no sandbox waits for a model.
+            # If stored episodes are scored again, the sandbox does not wait for a model.
             waits = key == SANDBOX and mine.sampled_by == "nobody" != theirs.sampled_by
             found.append({key: ordered(0.0, amount.likely, amount.high) if waits else amount})
             continue
@@ -337,8 +338,8 @@ def _billed_to(mine: Part, theirs: Part, episode: Usage) -> dict[str, Range]:
 
 
 def _split(part: Part) -> dict[str, float]:
-    """The shares of a prompt that servers compute and find in their cache. An endpoint reports only the
-    sum."""
+    """The shares of a prompt that servers compute, and that they find in their cache. An endpoint reports
+    only the sum of both."""
     computed = part.limits.get(of_model(HELD_OUT[PREFILL], part.model), NOTHING).likely
     cached = part.limits.get(of_model(HELD_OUT[CACHED], part.model), NOTHING).likely
     share = computed / (computed + cached) if computed + cached > 0 else 1.0
@@ -346,7 +347,7 @@ def _split(part: Part) -> dict[str, float]:
 
 
 def _ahead(standings: Sequence[PartProgress], sets: Sets) -> _Ahead | None:
-    """Seconds at the pace of the groups so far; None before there is one."""
+    """Seconds that are left at the pace of the groups so far; None before any pace was measured."""
     paces = sets.paces
     left, done = _groups(standings)
     if not any(left.values()):
@@ -379,13 +380,13 @@ def _time(paced: float, last: float) -> Range:
 
     Args:
         paced: seconds of the remaining groups at the pace so far.
-        last: seconds of an episode. The running episodes may be nearly over, and the last may run alone.
+        last: seconds of an episode. The running episodes may be nearly over, and the last one may run alone.
     """
     return ordered(max(0.0, paced - last) / PACE, paced, (paced + last) * PACE)
 
 
 def _groups(standings: Iterable[PartProgress]) -> tuple[dict[str, int], dict[str, int]]:
-    """Groups of each unit that are left, and that are done."""
+    """For each unit: the groups that are left, and the groups that are done."""
     left: dict[str, int] = {}
     done: dict[str, int] = {}
     for each in standings:

@@ -1,7 +1,7 @@
-"""What an episode may use, from prompts and the spec's limits alone: no episode was played yet.
+"""What an episode may use, from prompts and the spec's limits alone, before any episode was played.
 
-Low is an episode of one short turn, high one of every turn at its longest. The likely one is the geometric
-middle of both, since no more than their order of magnitude is known.
+Low is an episode of one short turn. High is an episode with every turn at its longest. The likely value is
+the geometric mean of both, since only their order of magnitude is known.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headway_analysis.estimate.amounts import Range, exactly, middle, ordered
 from headway_api.records import UsageClass
 
 OWN_TURNS: Final = 32
-"""The most turns assumed for an agent with its own loop, which the spec does not limit."""
+"""Maximum turns assumed for an agent with its own loop, whose turns the spec does not limit."""
 RETRIED: Final = 0.1
 """Share of episodes that are lost and retried, at worst."""
 TEACHING: Final = 0.5
@@ -31,11 +31,11 @@ class Limits:
     max_tokens: int
     """Maximum tokens of a turn."""
     max_turns: int | None = None
-    """None for an agent with its own loop."""
+    """Maximum turns of an episode. None for an agent with its own loop."""
     token_limit: int | None = None
     """Maximum tokens sampled in an episode."""
     seconds: float = 600.0
-    """Longest an episode may take."""
+    """Seconds that an episode may take."""
     group_size: int = 1
 
 
@@ -43,8 +43,8 @@ def prompt_of(lengths: Sequence[float], limits: Limits) -> Range:
     """Tokens of an episode's first prompt, on average over the rows.
 
     Args:
-        lengths: of each row that was looked at; none if the environment's first messages are not known.
-        limits: the job's.
+        lengths: tokens of each sampled row's prompt; empty if the environment's first messages are unknown.
+        limits: the job's limits.
     """
     known = [min(float(limits.context_length), each) for each in lengths if isfinite(each) and each >= 0]
     if known:
@@ -54,7 +54,7 @@ def prompt_of(lengths: Sequence[float], limits: Limits) -> Range:
 
 
 def of_episode(prompt: Range, limits: Limits) -> dict[str, Range]:
-    """An episode of training, by class of the bill, its share of training included."""
+    """The usage of a training episode by class of the bill, including the tokens that the learner trains."""
     context, maximum = float(max(1, limits.context_length)), float(max(1, limits.max_tokens))
     turns = float(limits.max_turns or OWN_TURNS)
     likely_turns, turn_tokens = middle(1.0, turns), middle(1.0, maximum)

@@ -13,7 +13,7 @@ from headway_api.prices import shown
 from headway_api.record import Record
 
 Ends = tuple[float, float, float]
-"""Low, likely and high."""
+"""The low, likely and high value."""
 
 
 class Made(Record):
@@ -23,22 +23,22 @@ class Made(Record):
     time: datetime
     """When this basis began."""
     usage: dict[str, Ends] = Field(default_factory=dict)
-    """By key of the bill (`prices.of`)."""
+    """Tokens or seconds by key of the bill (`prices.of`)."""
     cost: tuple[str, str, str] | None = None
     """US dollars: low, likely and high. None if no estimate is possible."""
     unpriced: list[str] = Field(default_factory=list)
-    """Classes that are not in the cost."""
+    """Classes of usage that `cost` does not include."""
     seconds: Ends | None = None
     episodes: int = Field(default=0, ge=0)
     """The number of measured episodes."""
     price_book: str
-    """The prices that it uses: NAME@DATE."""
+    """The price book and its entry: NAME@DATE."""
     why: str = ""
     """Why the estimate is missing or incomplete."""
 
     @classmethod
     def of(cls, found: Estimate, time: datetime, price_book: str) -> Made:
-        """An estimate, made now."""
+        """An estimate in its stored form. `time`: when its basis began."""
         ends = found.seconds
         return cls(
             basis=found.basis,
@@ -54,11 +54,11 @@ class Made(Record):
 
 
 def no_less(made: Made, cost: Decimal) -> Made:
-    """The estimate with no end below the cost that is billed by now.
+    """The estimate with low, likely and high cost raised to at least the cost that is billed by now.
 
     Args:
-        made: with a cost, or without.
-        cost: US dollars that are billed.
+        made: the estimate; it stays as it is if it has no cost.
+        cost: US dollars that are billed by now.
     """
     if made.cost is None:
         return made
@@ -67,7 +67,7 @@ def no_less(made: Made, cost: Decimal) -> Made:
 
 
 def compared(made: Made, actual: Decimal) -> dict[str, Any]:
-    """An estimate and its error: how far the likely cost was off, as a share of the actual cost."""
+    """An estimate as a JSON document, with the likely cost's error as a share of the actual cost."""
     document = made.model_dump(mode="json")
     if made.cost is None:
         return document

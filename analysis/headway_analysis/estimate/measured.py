@@ -1,7 +1,7 @@
 """What episodes used by class of the bill, and how much their groups differ.
 
-Episodes of a group are alike, as they share a row. So the sample consists of groups. The mean is of one
-episode; its error comes from how groups differ.
+Episodes of a group are alike, as they share a row. So the sample consists of groups. The mean is the usage of
+one episode, and its error comes from the differences between groups.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from headway_api.prices import of
 from headway_api.records import EpisodeRecord, GroupRecord, Judgement, Outcome, UsageClass
 
 TAIL: Final = 0.025
-"""Outside each end of an interval."""
+"""Probability outside each end of an interval."""
 FEWEST: Final = 2.0
-"""The weighted number of groups below which their spread is unknown."""
+"""With a smaller effective number of groups, their spread is unknown."""
 OF_TRAINING: Final = (UsageClass.PREFILL, UsageClass.CACHED_PREFILL, UsageClass.SAMPLE)
 OF_EVALUATION: Final = (
     UsageClass.EVALUATION_PREFILL,
@@ -30,30 +30,30 @@ OF_EVALUATION: Final = (
 HELD_OUT: Final[Mapping[str, str]] = {
     own.value: other.value for own, other in zip(OF_TRAINING, OF_EVALUATION, strict=True)
 }
-"""Class of an episode of training -> that of a held-out one."""
+"""Class that bills a training episode -> class that bills the same usage of a held-out episode."""
 IN_TRAINING: Final[Mapping[str, str]] = {other: own for own, other in HELD_OUT.items()}
 
 
 def held_out(key: str) -> str:
-    """The key of the bill under which a held-out episode counts the same usage."""
+    """The key of the bill for the same usage of a held-out episode."""
     return HELD_OUT.get(key, key)
 
 
 @dataclass(frozen=True)
 class Mean:
-    """A class's quantity in an episode."""
+    """An episode's mean quantity in one class of usage."""
 
     value: float
     deviation: float
     """Standard deviation of the groups' means."""
     count: float
-    """Groups; if their weights differ, the effective number."""
+    """Number of groups; the effective number if their weights differ."""
 
     def of_future(self, groups: float) -> Range:
         """The mean of future groups, with its 95 % prediction interval (Student's).
 
         Args:
-            groups: how many follow.
+            groups: the number of future groups.
         """
         if self.count < FEWEST or groups <= 0:
             return ordered(self.value, self.value, self.value)
@@ -64,18 +64,18 @@ class Mean:
 
 @dataclass(frozen=True)
 class BilledGroup:
-    """One group, as the ledger bills it."""
+    """One group's usage, as the ledger bills it."""
 
     usage: Mapping[str, float]
-    """All its episodes' usage in the classes of training, lost attempts included, by key of the bill."""
+    """Usage of all its episodes by key of the bill, lost attempts included, in the classes of training."""
     episodes: int
     """The number of episodes that the group must have."""
     kept: bool = True
-    """Whether it can be trained. If not, it was abandoned, and all its tokens are discarded."""
+    """Whether the group can be trained. If not, it was abandoned, and all its tokens are discarded."""
     shared: float = 0.0
     """Tokens of first prompts that were cached because other episodes of the group had the same prompt."""
     row_tokens: float = 0.0
-    """Tokens that training takes of it, if it has a gradient."""
+    """Tokens of the group that are trained if it has a gradient."""
 
 
 @dataclass(frozen=True)
@@ -83,18 +83,18 @@ class Measured:
     """What episodes of one kind used."""
 
     means: Mapping[str, Mean] = field(default_factory=dict)
-    """By key, of one episode."""
+    """Key of the bill -> mean of one episode."""
     groups: int = 0
     episodes: int = 0
     group_size: int = 1
     shared: float = 0.0
     """`BilledGroup.shared` of one episode."""
     row_tokens: float = 0.0
-    """`BilledGroup.row_tokens` of one episode: what training takes if every group has a gradient."""
+    """`BilledGroup.row_tokens` of one episode: the trained tokens if every group has a gradient."""
 
     @property
     def tells(self) -> bool:
-        """Whether there are enough groups for a mean and a spread."""
+        """Whether there are enough groups to give a mean and a spread."""
         return any(mean.count >= FEWEST for mean in self.means.values())
 
 
@@ -102,13 +102,13 @@ NOBODY: Final = Measured()
 
 
 def measure(groups: Sequence[BilledGroup], weights: Sequence[float] | None = None) -> Measured:
-    """The means of groups.
+    """The mean usage of an episode, from groups.
 
-    The usage of an abandoned group is spread over the others, since another group takes its place.
+    The usage of an abandoned group is spread over the other groups, since another group takes its place.
 
     Args:
-        groups: in the order in which they were played.
-        weights: how much each counts; absent: alike.
+        groups: the groups, in the order in which they were played.
+        weights: how much each group counts. None: all count the same.
     """
     found = [
         (each, weight)
@@ -151,14 +151,14 @@ def of_group(
     trains_alike: bool = False,
     least_scored: int = 2,
 ) -> BilledGroup:
-    """A finished group, as if it were one of training.
+    """A finished group's usage, billed as if it were a training group.
 
     Args:
         episodes: the final attempt at each index.
         discarded: earlier attempts.
-        judgements: what the reward of the whole group asked of judges.
-        row_tokens: tokens of the scored episodes' rows.
-        trains_alike: groups of equal rewards are trained too.
+        judgements: judgements that the reward of the whole group asked for.
+        row_tokens: tokens of the scored episodes' training rows.
+        trains_alike: whether groups of equal rewards are trained too.
         least_scored: a group with fewer scored episodes is abandoned.
     """
     scored = [each for each in episodes if each.outcome is not Outcome.INFRA_ERROR]
@@ -187,13 +187,13 @@ def of_group(
 
 
 def of_record(group: GroupRecord) -> BilledGroup:
-    """A group with its tokens."""
+    """The usage of a recorded group, which has the tokens of its training rows."""
     rows = fsum(len(row.tokens) for each in group.scored for row in each.rows if any(row.mask))
     return of_group(group.episodes, group.discarded, group.judgements, row_tokens=rows)
 
 
 def _of_episode(episode: EpisodeRecord, *, lost: bool) -> dict[str, float]:
-    """What the ledger bills of its turns and its sandbox, in the classes of training."""
+    """What the ledger bills for an episode's turns and sandbox, in the classes of training."""
     found = dict.fromkeys((name.value for name in UsageClass), 0.0)
     for turn in episode.turns:
         computed = turn.prompt_tokens - turn.cached_tokens

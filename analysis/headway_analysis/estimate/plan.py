@@ -15,9 +15,9 @@ from headway_api.spec.training import RLTrainingJobSpec
 DEVICE: Final = re.compile(
     r"[^/]+/(?:gpu|mig-.+|tpu|neuron(?:core|device)?|gaudi|npu|xpu|i915|xe)(?:\.shared)?"
 )
-"""Names of resources that are accelerators."""
+"""Matches the names of resources that are accelerators."""
 PREFLIGHT_GROUPS: Final = 12
-"""With so many groups, each on its own row, the preflight needs no more rows for a sure verdict."""
+"""With this many groups, each on its own row, the preflight's verdict can be sure."""
 
 
 @dataclass(frozen=True)
@@ -25,15 +25,15 @@ class Plan:
     """The steps, groups and episodes of a job, as planned."""
 
     steps: int
-    """Training steps: the smaller of maxSteps and what the epochs hold."""
+    """Training steps: maxSteps, or the number of batches in the epochs if that is smaller."""
     batch_size: int
     """Groups of a step."""
     group_size: int
     """Episodes of a group."""
     every_steps: int = 0
-    """Steps between validations; 0: none follows a step."""
+    """Steps between validations; 0 if no step is followed by a validation."""
     at_start: bool = False
-    """The untrained model is validated."""
+    """Whether the untrained model is validated."""
     validation_rows: int = 0
     test_rows: int = 0
     tries: int = 1
@@ -44,23 +44,23 @@ class Plan:
     accelerators: int = 0
     """Accelerators that the spec asks for by name, all roles together."""
     judged: bool = False
-    """Rewards or scores ask judges."""
+    """Whether rewards or scores ask judges."""
     why: str = ""
-    """Why nothing can be trained; empty if something can."""
+    """Why nothing can be trained; empty if there is at least one step."""
 
     @property
     def groups(self) -> int:
-        """Training groups."""
+        """Training groups of all steps."""
         return self.steps * self.batch_size
 
     @property
     def episodes(self) -> int:
-        """Training episodes."""
+        """Training episodes of all steps."""
         return self.groups * self.group_size
 
     @property
     def due(self) -> tuple[int, ...]:
-        """Steps after which held-out rows are validated."""
+        """Steps whose weights are validated; 0 is the untrained model."""
         if not self.validation_rows or not self.steps:
             return ()
         found = {0} if self.at_start else set[int]()
@@ -75,36 +75,36 @@ class Plan:
 
     @property
     def test_episodes(self) -> Range:
-        """Episodes of the best step's weights, and of the untrained weights if they are kept and are not the
-        best."""
+        """Episodes on the test split. The best step's weights are tested. The untrained weights are tested
+        too, if they are kept and are not the best."""
         once = float(self.test_rows * self.tries)
         return Range(once, 2 * once, 2 * once)
 
 
 @dataclass(frozen=True)
 class Left:
-    """The part of a plan that the ledger does not have yet."""
+    """The part of a plan that is still to be done, as the ledger shows."""
 
     groups: float
-    """Training groups."""
+    """Training groups to be played."""
     steps: float
-    """Training steps that are not taken."""
+    """Training steps to be taken."""
     validation: float
-    """Episodes."""
+    """Episodes of validations to be played."""
     test: Range
-    """Episodes."""
+    """Episodes of the test split to be played."""
     preflight: float = 0.0
-    """Episodes."""
+    """Episodes of the preflight to be played."""
 
 
 def everything(plan: Plan) -> Left:
-    """Nothing was played yet."""
+    """The whole plan, for a job that has played nothing yet."""
     validation, preflight = float(plan.validation_episodes), float(plan.preflight_episodes)
     return Left(float(plan.groups), float(plan.steps), validation, plan.test_episodes, preflight)
 
 
 def after_preflight(plan: Plan) -> Left:
-    """The preflight is over, and nothing else has begun."""
+    """The plan without the preflight, for a job whose preflight is over and that has played nothing else."""
     return Left(float(plan.groups), float(plan.steps), float(plan.validation_episodes), plan.test_episodes)
 
 
@@ -114,7 +114,7 @@ def of_training(
     """The plan of a training job.
 
     Args:
-        spec: the job's.
+        spec: the job's spec.
         train: rows of spec.data.train.
         validation: rows of spec.data.validation that are measured, at most evaluation.maxRows.
         test: rows of spec.data.test.
@@ -141,20 +141,20 @@ def of_training(
 
 
 def unvalidated(plan: Plan, complete: Collection[int], begun: Mapping[int, int]) -> float:
-    """Episodes of validations that are not played.
+    """Episodes of validations that are still to be played.
 
     Args:
-        plan: the job's.
+        plan: the job's plan.
         complete: steps whose validations are complete.
-        begun: step of an incomplete validation -> rows answered.
+        begun: step of an incomplete validation -> rows that have been played.
     """
     rows = sum(max(0, plan.validation_rows - begun.get(step, 0)) for step in plan.due if step not in complete)
     return float(rows * plan.tries)
 
 
 def untested(plan: Plan, rows: int) -> Range:
-    """Episodes of the test split that are still to be played. `rows`: rows answered so far, over all
-    weights."""
+    """Episodes of the test split that are still to be played. `rows`: rows played so far, added up over all
+    weights that are tested."""
     return Range(*(max(0.0, each - rows * plan.tries) for each in plan.test_episodes))
 
 
@@ -174,16 +174,16 @@ def accelerators_of(asked: Resources | None) -> int:
 
 
 def preflight_episodes(asked: int, group_size: int, rows: int) -> int:
-    """Episodes that a preflight plays: whole groups, and enough of them that a verdict can be sure.
+    """Episodes that a preflight plays: whole groups, and enough groups that a verdict can be sure.
 
     Args:
         asked: `spec.preflight.episodes`.
         group_size: `spec.algorithm.groupSize`.
-        rows: training rows; a row has one group before any has two.
+        rows: training rows. Every row gets one group before any row gets a second one.
 
     Returns:
-        `asked` rounded up to whole groups, or `PREFLIGHT_GROUPS` of them, as far as `rows` allow, if that is
-        more.
+        Episodes of whole groups: at least `asked`, and at least those of `PREFLIGHT_GROUPS` groups. With
+        fewer rows than `PREFLIGHT_GROUPS`, one group a row is enough.
     """
     size = max(1, group_size)
     return max(math.ceil(asked / size), min(PREFLIGHT_GROUPS, rows)) * size

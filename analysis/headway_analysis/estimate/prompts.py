@@ -1,4 +1,4 @@
-"""Estimates the length of first prompts with any counter of a conversation's tokens."""
+"""Estimates the length of first prompts. The caller gives the function that counts a conversation's tokens."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from headway_api.opening import opening
 from headway_api.sandbox_api import ResetReply
 
 Size = Callable[[Sequence[Json], Sequence[Json]], int]
-"""Tokens of messages and tools, as a prompt."""
+"""Counts the tokens of a prompt that consists of these messages and tools."""
 Failed = Callable[[Exception], None]
 MAX_ROWS: Final = 256
 """Rows whose prompts are measured, spread over the data."""
 PROMPT: Final = "prompt"
 """The default column of prompts."""
 BYTES: Final = 4.0
-"""Bytes of a token, likely; a token has twice as many at most, and one at least."""
+"""The likely number of bytes of a token. A token is assumed to have at least one byte, and at most twice this
+number."""
 OTHER_TOKENIZER: Final = 1.5
 """How many times more or fewer tokens another model may make of the same text."""
 
@@ -40,17 +41,17 @@ class Known:
 def lengths(
     first: ResetReply, size: Size, rows: Sequence[Json], column: str | None, system_prompt: str | None
 ) -> list[float]:
-    """Tokens of the first prompts of rows all over the data, tools included.
+    """Tokens of the first prompts of rows sampled across the data, tools included.
 
     The first row's prompt is known from its reset. Another row's prompt is assumed to differ only by the text
     in the column of prompts.
 
     Args:
-        first: how an episode of the first row begins.
-        size: the model's.
+        first: the environment's reply when an episode of the first row begins.
+        size: counts tokens as the model does.
         rows: the training rows.
         column: `spec.data.train.promptColumn`.
-        system_prompt: the agent's own, in the place of the environment's.
+        system_prompt: the agent's own system prompt, which replaces the environment's.
     """
     if not rows:
         return []
@@ -68,7 +69,7 @@ def tried(
     system_prompt: str | None,
     failed: Failed,
 ) -> list[float]:
-    """As `lengths`; empty if the chat template, a program of the model's author, fails."""
+    """The same as `lengths`; empty if the chat template fails, which is a program of the model's author."""
     try:
         return lengths(first, size, rows, column, system_prompt)
     except Exception as error:
@@ -81,15 +82,15 @@ def openings(
 ) -> dict[str, Opening]:
     """What is known of each candidate of an evaluation before it has played.
 
-    A model without an available tokenizer is assumed to make as many tokens of a text as the others do, or
-    one per four bytes.
+    A model without an available tokenizer is assumed to make as many tokens of a text as the other models do.
+    If no tokenizer is available, one token per four bytes is assumed.
 
     Args:
-        job: its candidates resolved.
-        first: how an episode of the first row begins.
-        models: by candidate: those whose tokenizers are available.
-        rows: those that are measured.
-        failed: told what a chat template raised.
+        job: the job, with its candidates resolved.
+        first: the environment's reply when an episode of the first row begins.
+        models: candidate -> its model, for the models whose tokenizers are available.
+        rows: the rows that are measured.
+        failed: receives the exception if a chat template fails.
     """
     column, system = job.spec.data.prompt_column, job.spec.agent.effective_builtin.system_prompt
     means: dict[int, float] = {}
@@ -114,11 +115,11 @@ def openings(
 
 
 def unknown(job: EvalConfig, models: Mapping[str, object]) -> str:
-    """Why prompts of candidates with rollout servers are not known well; empty if they are.
+    """Why the lengths of prompts are only guessed for some candidates with rollout servers; empty if none is.
 
     Args:
-        job: its candidates resolved.
-        models: by candidate: those whose tokenizers are available.
+        job: the job, with its candidates resolved.
+        models: candidate -> its model, for the models whose tokenizers are available.
     """
     names = [each.name for each in job.candidates if each.base is not None and each.name not in models]
     return f"the tokenizer of {', '.join(names)} is not available" if names else ""
@@ -134,10 +135,10 @@ def _bytes(messages: Sequence[Json], tools: Sequence[Json]) -> int:
 
 
 def _by_bytes(much: float) -> Range | None:
-    """Tokens of a number of bytes; None if it is unknown."""
+    """Tokens in `much` bytes of text; None if the number of bytes is unknown (0)."""
     return ordered(much / (2 * BYTES), much / BYTES, much) if much else None
 
 
 def _spread(rows: Sequence[Json]) -> Sequence[Json]:
-    """The first row, and others all over the data."""
+    """The first row, and further rows at equal distances, at most `MAX_ROWS` together."""
     return rows[:: max(1, -(-len(rows) // MAX_ROWS))]

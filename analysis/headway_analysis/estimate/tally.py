@@ -1,7 +1,7 @@
-"""What episodes of a running job used, from the segments of its ledger as they are written.
+"""What episodes of a running job used, counted from the segments of its ledger as they are written.
 
-A restart reads the same segments, and so gets the same numbers. Recent groups weigh more: a group counts half
-as much as one that was played `half_life` groups later.
+A restarted coordinator reads the same segments, and so gets the same numbers. Recent training groups weigh
+more: a group counts half as much as a group that was played `half_life` groups later.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from headway_api.records import UsageClass, UsageEvent
 MAX_ENTRIES: Final = 1024
 """How many of the latest groups of each kind, and of the latest steps, are remembered."""
 FEWEST_BATCHES: Final = 2.0
-"""Half-life of a group, in batches, at least."""
+"""The shortest half-life of a group's weight, in batches."""
 OF_THE_PAST: Final = 0.25
-"""Half-life of a group, as a share of all groups, at least."""
+"""The shortest half-life of a group's weight, as a share of all groups. The longer of both applies."""
 RECENT_STEPS: Final = 25
-"""The number of latest steps that give pace and training tokens."""
+"""The number of latest steps from which the pace and the training tokens of a step are measured."""
 STEP: Final = re.compile(r"step-(\d+)")
 GROUP: Final = re.compile(r"(?P<group>[tp]\d+-\d+|v\d+-\d+|e-.+-\d{6,})(?:-(?P<index>\d+)-\d+)?")
 """The start of an event's id: the group's id, then the episode's index and attempt if the event has them."""
@@ -49,9 +49,9 @@ class Group:
         """Add an event of the group.
 
         Args:
-            event: one of the group's.
-            index: of the episode; None if the event belongs to the whole group.
-            key: the key of the bill under which it counts here.
+            event: the event, which belongs to this group.
+            index: the episode's index; None if the event belongs to the whole group.
+            key: the key of the bill to which the quantity is added.
         """
         self.usage[key] = self.usage.get(key, 0.0) + event.quantity
         self.last = max(self.last, int(index or 0))
@@ -59,12 +59,12 @@ class Group:
 
     @property
     def played(self) -> BilledGroup:
-        """As `measure` takes it: a group whose sandboxes are not billed was abandoned."""
+        """The group as input of `measure`. If no sandbox of the group is billed, it was abandoned."""
         kept = self.usage.get(UsageClass.SANDBOX_SECONDS, 0.0) > 0
         return BilledGroup(self._used, self.last + 1, kept)
 
     def measured(self, episodes: int) -> BilledGroup:
-        """An evaluation's group, as `measure` takes it: no other group replaces one that was lost.
+        """An evaluation's group as input of `measure`. It counts as kept: no other group replaces a lost one.
 
         Args:
             episodes: the planned number of episodes of the group.
@@ -84,28 +84,28 @@ class _Step:
 
 @dataclass
 class Tally:
-    """What the ledger says of one training job. Not thread-safe: one caller at a time."""
+    """What the ledger of one training job has so far. Not thread-safe: one caller at a time."""
 
     train: dict[str, Group] = field(default_factory=dict)
-    """Groups of training by id, and those of the preflight, in the order in which they were written."""
+    """Groups of training and of the preflight by id, in the order in which they were written."""
     held_out: dict[str, Group] = field(default_factory=dict)
-    """Groups of validations."""
+    """Groups of validations by id."""
     steps: dict[int, _Step] = field(default_factory=dict)
     """Steps that trained a token."""
     answered: Counter[int] = field(default_factory=Counter)
-    """Rows of each validation, by its step."""
+    """Step of a validation -> rows of it that were played."""
     tested: int = 0
-    """Rows of the test split, over all weights."""
+    """Rows of the test split that were played, added up over all weights that are tested."""
     trained: int = 0
-    """Groups of training."""
+    """Number of training groups, including those that are forgotten."""
     began: float = 0.0
-    """Unix time of the first event; 0 before any."""
+    """Unix time of the first event; 0 before any event."""
     ended: float = 0.0
     """Unix time of the last event."""
     _test: dict[str, Group] = field(default_factory=dict)
 
     def add(self, events: Iterable[UsageEvent]) -> None:
-        """Take in what was written."""
+        """Add events that were written to the ledger."""
         for event in events:
             self._add(event)
         for groups in (self.train, self.held_out, self._test):
@@ -126,7 +126,7 @@ class Tally:
             self._group(of["group"]).add(event, of["index"], key)
 
     def _group(self, group_id: str) -> Group:
-        """What is known of a group; a new one is counted."""
+        """The entry of a group. A group without an entry gets one, and is counted."""
         kind = group_id[0]
         groups = {"v": self.held_out, "e": self._test}.get(kind, self.train)
         if group_id not in groups:
@@ -138,28 +138,28 @@ class Tally:
         return groups[group_id]
 
     def training(self, batch_size: int) -> Measured:
-        """What episodes of training used lately."""
+        """What recent training episodes used."""
         found = [group.played for group in self.train.values()]
         half_life = max(FEWEST_BATCHES * batch_size, OF_THE_PAST * len(found))
         weights = [0.5 ** ((len(found) - 1 - place) / half_life) for place in range(len(found))]
         return measure(found, weights)
 
     def evaluation(self) -> Measured:
-        """What held-out episodes used, by the classes of training."""
+        """What episodes of validations used, in the classes of training."""
         return measure([group.played for group in self.held_out.values()])
 
     def step(self, taken: int) -> Mean | None:
         """Training tokens of a step, over the latest `RECENT_STEPS` steps; None before the first.
 
         Args:
-            taken: steps taken. One that trained no token has no segment, and counts as 0.
+            taken: steps taken. A step that trained no token has no segment, and counts as 0.
         """
         recent = range(max(1, taken - RECENT_STEPS + 1), taken + 1)
         found = [BilledGroup({"train": self.steps.get(n, _Step()).tokens}, 1) for n in recent]
         return measure(found).means["train"] if found else None
 
     def pace(self, taken: int) -> float | None:
-        """Seconds from a step to the next one, lately: the median, as a job may have been suspended."""
+        """Median seconds between recent steps; None before two. A mean would include times of suspension."""
         recent = [self.steps[n].at for n in range(taken - RECENT_STEPS, taken + 1) if n in self.steps]
         gaps = [later - earlier for earlier, later in pairwise(recent)]
         return median(gaps) if gaps else None
@@ -167,23 +167,27 @@ class Tally:
 
 @dataclass
 class EvaluationTally:
-    """What the ledger says of one evaluation, by candidate and section of positions. Not thread-safe."""
+    """What the ledger of one evaluation has so far, by candidate and section. Not thread-safe.
+
+    A group's id ends with its position. A section is the range of positions of the job's own rows, or of one
+    suite's samples.
+    """
 
     starts: Sequence[int] = (0,)
-    """First position of each section: of the job's own rows, then of the samples of each suite."""
+    """First position of each section: the job's own rows, then the samples of each suite."""
     groups: dict[tuple[str, int], dict[str, Group]] = field(default_factory=dict)
     """Candidate and number of the section -> its groups by id, in the order in which they were written."""
     seen: Counter[tuple[str, int]] = field(default_factory=Counter)
-    """How many groups there were, those that are forgotten included."""
+    """Candidate and number of the section -> number of groups, including those that are forgotten."""
     fresh: set[str] = field(default_factory=set)
-    """Ids of groups that were written since somebody cleared it."""
+    """Ids of groups that were written since a caller last cleared this set."""
     began: float = 0.0
-    """Unix time of the first event of a group; 0 before any."""
+    """Unix time of the first event of a group; 0 before any event."""
     ended: float = 0.0
     """Unix time of the last event."""
 
     def add(self, events: Iterable[UsageEvent]) -> None:
-        """Add what was written. Events of no group of an evaluation are ignored."""
+        """Add events that were written to the ledger. Events outside evaluation groups are ignored."""
         for event in events:
             of = GROUP.fullmatch(event.id.partition("/")[0])
             if of is None or not of["group"].startswith("e-"):
@@ -197,7 +201,7 @@ class EvaluationTally:
             _forget(groups)
 
     def _group(self, group_id: str) -> Group:
-        """What is known of a group; a new one is counted."""
+        """The entry of a group. A group without an entry gets one, and is counted."""
         position = int(group_id.rpartition("-")[2])
         where = candidate_of(group_id), bisect_right(self.starts, position) - 1
         groups = self.groups.setdefault(where, {})
@@ -207,10 +211,10 @@ class EvaluationTally:
         return groups[group_id]
 
     def measured(self, candidate: str, section: int, *, done: int, episodes: int) -> Measured:
-        """What episodes of a candidate used, by the keys of its bill. Every group weighs alike.
+        """What episodes of a candidate used, by the keys of its bill. All groups have the same weight.
 
         Args:
-            candidate: whose.
+            candidate: the candidate's name.
             section: number of the section in `starts`.
             done: finished groups of the section. A group without an event cost nothing, and counts as 0.
             episodes: number of episodes of a group.
@@ -222,12 +226,12 @@ class EvaluationTally:
         return measure([*found, *[BilledGroup({}, episodes)] * blank])
 
     def pace(self, candidates: Collection[str], longest: float) -> float | None:
-        """Seconds from the end of one group to that of the next, over candidates that are measured side by
-        side; None before two groups.
+        """Mean seconds from the end of one group to the end of the next, over candidates that are measured
+        side by side; None before two groups.
 
         Args:
-            candidates: their names.
-            longest: a longer gap counts as so many seconds: the job was suspended, or nobody ran it.
+            candidates: the candidates' names.
+            longest: seconds at which longer gaps are cut, since the job was then suspended or not running.
         """
         ends = sorted(
             group.ended
@@ -240,7 +244,7 @@ class EvaluationTally:
 
 
 def candidate_of(group_id: str) -> str:
-    """The candidate of a group of an evaluation."""
+    """The candidate's name in the id of an evaluation's group."""
     return group_id.removeprefix("e-").rpartition("-")[0]
 
 

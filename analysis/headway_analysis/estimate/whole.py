@@ -3,12 +3,12 @@
 These assumptions replace what cannot be measured:
 
 * the job completes, and no remedy changes it;
-* training may make episodes longer or shorter. So the ends of what is left are `DRIFT` times further away
-  than the measured episodes say by themselves. The factor falls as training goes on;
-* by then, other groups have a gradient than at first. So the ends of the training tokens are `TEACHING` times
-  further away, though never more than if every group had one;
-* held-out episodes are like training's, until some were measured. They share their prompt with fewer others,
-  so that servers find less of it in their cache;
+* training may make episodes longer or shorter. So for what is left, low is divided by `DRIFT` and high
+  multiplied by it. The factor falls as training goes on;
+* the share of groups with a gradient changes during training. So the range of training tokens is widened by
+  the factor `TEACHING` in the same way. High is at most the tokens if every group had a gradient;
+* held-out episodes are like training episodes, until some were measured. They share their prompt with fewer
+  other episodes, so servers find less of the prompt in their cache;
 * prices are those of the day on which the estimate is made.
 """
 
@@ -32,15 +32,15 @@ Price = Callable[[str], Decimal | None]
 DRIFT: Final = 1.5
 TEACHING: Final = 2.0
 PACE: Final = 2.0
-"""How much further away the ends of seconds are: no learner ran while they were measured."""
+"""The factor by which ranges of seconds are widened: no learner ran while these were measured."""
 UNSEEN: Final = 3.0
-"""What has not happened in n tries has a chance of 3 / n at most, with an error of 5 % (Hanley 1983)."""
+"""An event that never happened in n tries has a chance of at most 3 / n, with 95 % confidence (Hanley 1983)."""
 BRIEFEST: Final = 1.0
-"""Seconds. A shorter time does not show how many accelerators are held."""
+"""Seconds of usage from which the number of held accelerators can be computed. A shorter time is too short."""
 TRAIN: Final = UsageClass.TRAIN.value
 DISCARDED: Final = UsageClass.DISCARDED.value
 SAMPLED: Final = (*HELD_OUT.keys(), *HELD_OUT.values())
-"""Classes of what the job's own servers compute and sample."""
+"""Classes of tokens that the job's own servers compute and sample."""
 AT_ENDPOINTS: Final = (UsageClass.ENDPOINT_PROMPT.value, UsageClass.ENDPOINT_SAMPLE.value)
 OF_JUDGES: Final = (UsageClass.JUDGE_PROMPT.value, UsageClass.JUDGE_SAMPLE.value)
 
@@ -55,14 +55,14 @@ class Cost(NamedTuple):
 
 @dataclass(frozen=True)
 class Spent:
-    """What the ledger says so far."""
+    """What the job has used so far, as the ledger records it."""
 
     usage: Mapping[str, float] = field(default_factory=dict)
-    """By class."""
+    """Tokens or seconds by key of the bill."""
     cost: Decimal = Decimal(0)
-    """Each day's usage at its own day's prices."""
+    """US dollars: each day's usage at that day's prices."""
     seconds: float = 0.0
-    """Since the first episode began."""
+    """Seconds since the first episode began."""
 
 
 @dataclass(frozen=True)
@@ -71,26 +71,26 @@ class Estimate:
 
     basis: Basis
     usage: Usage = field(default_factory=dict)
-    """By class of the bill: what is spent, and what is left."""
+    """What is spent plus what is left, by key of the bill."""
     cost: Cost | None = None
-    """The cost of what has a price. None if there is no estimate; `why` says the reason."""
+    """The cost of all usage that has a price. None if there is no estimate; `why` says the reason."""
     unpriced: tuple[str, ...] = ()
-    """Used classes whose price or quantity is unknown: they are not in the cost."""
+    """Used classes whose price or quantity is unknown. The cost leaves them out."""
     seconds: Range | None = None
-    """From the first episode to the end; None before any was played."""
+    """Seconds from the first episode to the end; None if the pace is unknown."""
     episodes: int = 0
-    """That were measured."""
+    """Number of episodes from which the estimate was measured."""
     why: str = ""
     """Why the estimate is missing or incomplete."""
 
 
 def before(plan: Plan, episode: Usage, price: Price, why: str = "") -> Estimate:
-    """From data and limits alone.
+    """The estimate from data and limits alone.
 
     Args:
-        plan: the job's.
-        episode: what one of training may use, as `limits.of_episode` says.
-        price: today's.
+        plan: the job's plan.
+        episode: what a training episode may use, from `limits.of_episode`.
+        price: today's prices.
         why: the reason why nothing more is known, if the estimate should give it.
     """
     if plan.why:
@@ -115,18 +115,18 @@ def by_episodes(
     step: Mean | None = None,
     ahead: Range | None = None,
 ) -> Estimate:
-    """From episodes that were played.
+    """The estimate from episodes that were played.
 
     Args:
-        basis: which ones.
-        plan: the job's.
-        left: what of it is still to be played.
-        training: what episodes of training used, or those of the preflight.
-        price: today's.
-        spent: what the ledger says; nothing if there is none.
-        evaluated: what held-out episodes used, if some were measured, by the classes of training.
-        step: training tokens of a step, if some were taken.
-        ahead: seconds until the end.
+        basis: whether these are the preflight's episodes or a running job's.
+        plan: the job's plan.
+        left: the part of the plan that is still to be done.
+        training: what episodes of training or of the preflight used.
+        price: today's prices.
+        spent: what the ledger has recorded; None if there is no ledger.
+        evaluated: what held-out episodes used, in the classes of training; `NOBODY` if none was measured.
+        step: training tokens of a step; None if no step was taken.
+        ahead: seconds until the end; None if they are unknown.
     """
     if plan.why:
         return Estimate(basis, why=plan.why)
@@ -151,19 +151,22 @@ def by_episodes(
 
 
 def seconds_by_episodes(plan: Plan, left: Left, each: float) -> Range:
-    """Seconds until the end, by how long an episode kept one server. The learner's time is not known."""
+    """Seconds until the end. `each`: seconds that an episode kept one server busy.
+
+    The learner's time is not known.
+    """
     played = exactly(left.groups * plan.group_size + left.validation).plus(left.test)
     return played.times(exactly(each / max(1, plan.replicas))).spread(PACE)
 
 
 def seconds_by_steps(plan: Plan, left: Left, each: float) -> Range:
-    """Seconds until the end, by the latest steps' durations."""
+    """Seconds until the end. `each`: seconds of a step, from the latest steps."""
     drift = 1 + (PACE - 1) * min(1.0, left.steps / max(1, plan.steps))
     return exactly(left.steps * each).spread(drift)
 
 
 def too_few(training: Measured) -> str:
-    """Why no estimate follows from the episodes."""
+    """Why the episodes are too few for an estimate."""
     if not training.groups:
         return "no episode was measured"
     if not training.episodes or not training.means:
@@ -174,12 +177,12 @@ def too_few(training: Measured) -> str:
 def accelerators_to_come(
     asked: int, usage: Mapping[str, float], seconds: float, ahead: Range
 ) -> dict[str, Range]:
-    """Accelerator seconds to come: of the number in the spec or the mean number held so far, whichever is
-    larger.
+    """Accelerator seconds that are still to come. The number of accelerators is the larger of the spec's
+    number and the mean number held so far.
 
     Args:
-        asked: how many the spec names.
-        usage: what the ledger says, by key of the bill.
+        asked: accelerators that the spec names.
+        usage: usage in the ledger, by key of the bill.
         seconds: the time that this usage covers.
         ahead: seconds for which accelerators will still be held.
     """
@@ -191,13 +194,13 @@ def accelerators_to_come(
 
 
 def sampled(of: Measured, groups: float, episodes: Range, drift: float) -> dict[str, Range]:
-    """What future episodes use, without training tokens, by the keys of `of`.
+    """What future episodes will use, without training tokens, by the keys of `of`.
 
     Args:
-        of: what episodes like them used.
-        groups: how many follow.
-        episodes: number of episodes in the sum.
-        drift: by how much the ends are further away than the measured episodes say.
+        of: what similar episodes used.
+        groups: the number of future groups.
+        episodes: the number of future episodes.
+        drift: the factor by which the measured range is widened.
     """
     found = {name: mean.of_future(groups) for name, mean in of.means.items() if name != TRAIN}
     found |= _unseen(found, UNSEEN / max(1, of.episodes))
@@ -205,7 +208,7 @@ def sampled(of: Measured, groups: float, episodes: Range, drift: float) -> dict[
 
 
 def _unseen(episode: Usage, chance: float) -> dict[str, Range]:
-    """The classes under which lost attempts are billed, with `chance` as the largest share that may be lost.
+    """The classes that bill lost attempts, with high values as if the share `chance` of attempts were lost.
 
     Lost tokens of the job's own servers count as discarded, by model. An endpoint bills them like any others.
     """
@@ -242,7 +245,7 @@ def _trained(
 def _evaluated(
     plan: Plan, left: Left, training: Measured, evaluated: Measured, drift: float
 ) -> dict[str, Range]:
-    """What held-out episodes to come use, and those of the preflight."""
+    """What the remaining held-out episodes and those of the preflight will use."""
     source = evaluated if evaluated.tells else _apart(training, plan.tries)
     episodes = exactly(left.validation).plus(left.test)
     own = sampled(source, episodes.likely / max(1, plan.tries), episodes, drift)
@@ -251,7 +254,10 @@ def _evaluated(
 
 
 def _apart(training: Measured, tries: int) -> Measured:
-    """Training's episodes as if a group had `tries` of them: only the first one computes the prompt."""
+    """The usage of training episodes, as if a group had `tries` episodes.
+
+    Only a group's first episode computes the prompt. So in smaller groups more prompt tokens are computed.
+    """
     names = UsageClass.PREFILL.value, UsageClass.CACHED_PREFILL.value
     size = max(2, training.group_size)
     fewer = 1 - min(1.0, (1 - 1 / max(1, tries)) / (1 - 1 / size))
@@ -269,13 +275,13 @@ def _held_out(episode: Usage) -> dict[str, Range]:
 
 
 def priced(found: Estimate, spent: Decimal, rest: Usage, price: Price) -> Estimate:
-    """The estimate with its cost, and what is not in that.
+    """The estimate with its cost, and with the classes that have no price.
 
     Args:
-        found: its usage is what is spent and what is left.
+        found: the estimate, whose usage includes what is spent and what is left.
         spent: US dollars for what is spent.
-        rest: what is left, by key of the bill.
-        price: today's.
+        rest: usage that is still to come, by key of the bill.
+        price: today's prices.
     """
     low, likely, high = spent, spent, spent
     with localcontext(EXACT):

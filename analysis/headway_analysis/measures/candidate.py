@@ -13,11 +13,11 @@ from headway_analysis.statistics.estimates import Estimate, Sample, estimate, to
 from headway_api.prices import EXACT, PriceBook, cost_by_day, unpriced
 
 ALL: Final = "all"
-"""Stands for every task of the job's own rows together; suites are not in it."""
+"""The name for all tasks of the job's own rows together. Samples of suites do not belong to it."""
 
 
 def priced(book: PriceBook) -> Price:
-    """The cost of a try, at the prices of the day of its usage; None if it is unknown."""
+    """A function that gives a try's cost at the prices of its days; None if the cost is unknown."""
 
     def price(each: Try) -> Decimal | None:
         used = each.usage_by_day.items()
@@ -35,19 +35,19 @@ def total_cost(tries: Sequence[Try], price: Price) -> Decimal | None:
 
 
 def of_task(tries: Sequence[Try], task: str) -> list[Try]:
-    """The tries of a task or suite. Task `all` takes every try outside suites."""
+    """The tries of a task or suite. The task `all` has every try outside suites."""
     if task == ALL:
         return [each for each in tries if not each.place.suite]
     return [each for each in tries if each.place.task == task]
 
 
 def suites_of(tries: Iterable[Try]) -> list[str]:
-    """The suites of some tries."""
+    """The names of the suites to which some of the tries belong."""
     return sorted({each.place.task for each in tries if each.place.suite})
 
 
 def tasks_of(tries: Sequence[Try]) -> list[str]:
-    """The tasks of some tries, and `all` first."""
+    """`all`, and then the tasks of the tries in the order of their names."""
     return [ALL, *sorted({each.place.task for each in tries} - {"", ALL})]
 
 
@@ -66,12 +66,12 @@ def estimates(
 def by_task(
     tries: Sequence[Try], measures: Mapping[str, Measure], price: Price | None = None
 ) -> dict[str, dict[str, Estimate]]:
-    """The measures of one candidate's tries: task -> measure -> estimate. Task `all` takes every own row."""
+    """The measures of one candidate's tries: task -> measure -> estimate, also for the task `all`."""
     return {task: estimates(of_task(tries, task), measures, price) for task in tasks_of(tries)}
 
 
 def samples(tries: Sequence[Try], measures: Mapping[str, Measure]) -> dict[str, Sample]:
-    """One candidate's values of every measure that has any: what the gate judges."""
+    """One candidate's values of every measure that has any. The gate judges these values."""
     found = {name: measure.sample(tries) for name, measure in measures.items()}
     return {name: sample for name, sample in found.items() if sample.bottoms.sum() > 0}
 
@@ -82,10 +82,10 @@ def less_is_better(measures: Mapping[str, Measure]) -> frozenset[str]:
 
 
 def differences(tries: Mapping[str, Sequence[Try]], baseline: str, measure: Measure) -> dict[str, Difference]:
-    """Every other candidate's paired difference from the baseline, with p values after Holm.
+    """Every other candidate's paired difference from the baseline, with p values by Holm's correction.
 
     Args:
-        tries: by candidate. Rows that a candidate lacks yet are left out of its pairs.
+        tries: by candidate. A row that a candidate has not measured yet is left out of its pairs.
     """
     base = measure.sample(tries[baseline])
     found = {name: compare(measure.sample(of), base) for name, of in tries.items() if name != baseline}

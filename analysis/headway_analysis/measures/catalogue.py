@@ -20,11 +20,11 @@ from headway_analysis.statistics.estimates import Sample, Unit
 from headway_api.records import Outcome
 
 Price = Callable[[Try], Decimal | None]
-"""US dollars that a try costs; None if they are unknown."""
+"""Gives the cost of a try in US dollars; None if it is unknown."""
 Part = tuple[float, float]
 """What a try adds to numerator and denominator; the denominator's part is 1 for a plain mean."""
 Scale = Literal["share", "score", "amount"]
-"""share: 0..1 by definition. score: a share where all its values lie in 0..1. amount: any number."""
+"""share: in 0..1 by definition. score: treated as a share if all values are in 0..1. amount: any number."""
 TOOLS_NAMED: Final = 32
 """Tools with a measure of their own, the most called first: a model may make up any number of names."""
 
@@ -36,13 +36,13 @@ class Measure:
     name: str
     scale: Scale
     part: Callable[[Try], Part | None] | None = None
-    """The value of one try; None if it has none."""
+    """What one try adds; None if the try has no value."""
     row: Callable[[Sequence[Try]], float | None] | None = None
-    """The value of all tries at one row, instead of `part`."""
+    """The value of one row from all its tries. A measure has either `row` or `part`."""
     less_is_better: bool = False
     known: Callable[[Try], bool] | None = None
-    """Whether a try reports it. If one does not, the candidate has no value: the others would be a biased
-    sample."""
+    """Whether a try reports the measure. If one try does not, the candidate has no value: the other tries
+    would be a biased sample."""
 
     def sample(self, tries: Iterable[Try]) -> Sample:
         """The measure's values over one candidate's tries."""
@@ -141,7 +141,7 @@ def _by_reward(each: Try) -> bool:
 def _over_row(
     k: int, judgment: Callable[[Try], bool], estimator: Callable[[int, int, int], float]
 ) -> Callable[[Sequence[Try]], float | None]:
-    """The unbiased estimate of one row; None if fewer than k of its tries are scored."""
+    """A function that gives a row's unbiased estimate; None if fewer than k of its tries are scored."""
 
     def value(tries: Sequence[Try]) -> float | None:
         scored = [each for each in tries if each.scored]
@@ -151,7 +151,7 @@ def _over_row(
 
 
 def _reported(tries: Sequence[Try]) -> Iterator[Measure]:
-    """The environment's own numbers, but those that have a name here already."""
+    """Measures of the environment's own numbers. `completion` and `format` have a measure already."""
     for name in sorted({name for each in tries for name in each.metrics} - {COMPLETION, FORMAT}):
         yield _mean(f"metric_{apart(name)}", "score", _metric(name))
 
@@ -177,7 +177,7 @@ def _efforts() -> Iterator[Measure]:
 
 
 def _tokens(name: str, value: Callable[[Try], float]) -> Measure:
-    """Mean tokens of a try, if every answer was counted."""
+    """Mean tokens of a try. The measure has no value if an endpoint left the tokens of a turn uncounted."""
     return _mean(name, "amount", value, less_is_better=True, known=lambda each: not each.uncounted_turns)
 
 
@@ -213,7 +213,8 @@ def _endings() -> Iterator[Measure]:
 
 
 def _costs(price: Price) -> Iterator[Measure]:
-    """Costs include wasted tries: the numerator counts every try, the denominator only the successes."""
+    """Costs include wasted tries: the numerator counts every try, the denominator only scored tries or
+    successes."""
 
     def known(each: Try) -> bool:
         return price(each) is not None

@@ -27,7 +27,7 @@ def _check(tries: int, successes: int, k: int) -> None:
 
 
 class Spread(NamedTuple):
-    """Mean, population standard deviation, least and most."""
+    """Mean, population standard deviation, smallest and largest of some values."""
 
     mean: float
     std: float
@@ -56,12 +56,12 @@ def scored(groups: Sequence[GroupRecord]) -> list[EpisodeRecord]:
 
 
 def rewards(episodes: Sequence[EpisodeRecord]) -> list[float]:
-    """Their rewards."""
+    """The rewards of those episodes that have one."""
     return [episode.reward for episode in episodes if episode.reward is not None]
 
 
 def scores(episodes: Sequence[EpisodeRecord]) -> list[float]:
-    """Their external scores."""
+    """The external scores of those episodes that have one."""
     return [episode.score for episode in episodes if episode.score is not None]
 
 
@@ -89,14 +89,14 @@ class Evaluation(NamedTuple):
     """Share of scored episodes that succeed."""
     episodes: int
     failed: int
-    """Episodes that stayed InfraError: they are in no mean."""
+    """Episodes that stayed InfraError. No mean counts them."""
     tasks: dict[str, dict[str, float]] | None = None
     """Task -> its reward, external_score, success and rows; None if no column names tasks."""
 
 
 LOST_MORE: Final = 0.05
-"""Share of episodes by which the losses of two samples may differ, for their means to be ranked. Lost
-episodes are often the hard ones. It is the default of a gate's `maxLost`."""
+"""Two samples may be ranked by their means if their shares of lost episodes differ by at most this. Lost
+episodes are often the hard ones. A gate's `maxLost` has the same default."""
 
 
 def comparable(lost: Sequence[float]) -> list[bool]:
@@ -111,10 +111,10 @@ def comparable(lost: Sequence[float]) -> list[bool]:
 
 
 def ranked(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
-    """The best first: by external score, then reward, then the earlier one.
+    """Evaluations from best to worst: by external score, then by reward, then by the earlier step.
 
-    One that is not `comparable` comes after all that are, whatever its score: 12 episodes of 100 may score
-    well because the others were lost.
+    An evaluation that is not `comparable` comes after all that are, whatever its score. If 88 episodes of 100
+    are lost, the other 12 may score well only because they are the easy ones.
     """
     found = list(evaluations)
     fit = comparable([e.failed / max(1, e.episodes + e.failed) for e in found])
@@ -125,7 +125,7 @@ def ranked(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
 
 
 def summarize(step: int, groups: Sequence[GroupRecord], threshold: float) -> Evaluation:
-    """Sum up a validation."""
+    """The results of a validation. An episode succeeds if its external score reaches `threshold`."""
     episodes = scored(groups)
     return Evaluation(
         step=step,

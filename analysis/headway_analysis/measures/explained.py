@@ -1,4 +1,4 @@
-"""How much of the reward's differences one number of the environment explains."""
+"""How much of the differences between rewards a number that the environment reports explains."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import numpy as np
 from headway_api.records import GroupRecord
 
 LEAST = 3
-"""Episodes of a group that report a number; of two, any two numbers agree."""
+"""The fewest episodes of a group that must report a number. Over two, any number correlates fully with the
+reward."""
 
 
 def explained_variance(groups: Sequence[GroupRecord]) -> dict[str, float]:
-    """By reported number: the square of its correlation with the reward within groups, over all groups.
+    """For each reported number: the square of its correlation with the reward within groups, over all groups.
 
-    Advantages compare episodes of one group, so only differences within groups count. A number, or a reward,
-    that never differs there explains nothing: it is left out.
+    Advantages compare episodes of one group, so only differences within groups count. A number is left out if
+    the number or the reward never differs within a group.
     """
     found = {}
     for name in sorted({name for group in groups for e in group.scored for name in e.metrics}):
@@ -29,7 +30,7 @@ def explained_variance(groups: Sequence[GroupRecord]) -> dict[str, float]:
 
 
 def _centred(group: GroupRecord, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """The number and the reward of a group's episodes that report it, each less its mean."""
+    """The number and the reward of a group's episodes that report the number, each minus its mean."""
     known = [(e.metrics[name], e.reward) for e in group.scored if name in e.metrics and e.reward is not None]
     if len(known) < LEAST:
         return np.empty(0), np.empty(0)

@@ -1,7 +1,7 @@
 """Every metric of a batch or an evaluation, as pure functions of groups, named as in `headway_api.metrics`.
 
-A rate is a share of episodes, as in SageMaker MTRL; a metric under `turns/` is a share of turns. Episodes
-that stayed InfraError are in the outcome rates alone: they show nothing about the model.
+A rate is a share of episodes, as in SageMaker MTRL; a metric under `turns/` is a share of turns. Only the
+outcome rates count episodes that stayed InfraError, because these show nothing about the model.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def batch(
     max_turns: int | None,
     idle: Collection[int] = (),
 ) -> Metrics:
-    """What is reported of the batch that made `step`, besides what the learner itself reports.
+    """The metrics of the batch that made `step`, except for those that the learner itself reports.
 
-    `trained` are the ids of the groups with an advantage, as the learner reports them. Rewards do not decide
-    it: a method may take nothing from rewards that differ, and something from rewards that are equal.
-    `max_turns` is None for an agent with a loop of its own. `idle` are steps without groups, by which nobody
-    ages.
+    `trained` are the ids of the groups with an advantage, as the learner reports them. Rewards alone do not
+    decide this: an advantage method may give 0 for rewards that differ, and not 0 for equal rewards.
+    `max_turns` is None for an agent with a loop of its own. `idle` are steps without groups, which do not
+    count as staleness.
     """
     episodes = scored(groups)
     return {
@@ -94,7 +94,7 @@ def evaluation(
     *,
     max_turns: int | None = None,
 ) -> Metrics:
-    """What is reported of rows that were measured: the same metrics under any prefix (`val`, `eval`).
+    """The metrics of rows that were measured. They are the same under any prefix (`val`, `eval`).
 
     Success is judged twice against `threshold`: under `<prefix>/reward/` by the reward, as MTRL does, and
     under `<prefix>/external_score/` by the external score. `max_turns` is None for an agent with a loop of
@@ -124,7 +124,7 @@ def evaluation(
 def validation(
     groups: Sequence[GroupRecord], ks: Sequence[int], threshold: float, *, max_turns: int | None = None
 ) -> Metrics:
-    """What is reported of a validation within training."""
+    """The metrics of a validation within training."""
     found = evaluation(groups, ks, threshold, "val", max_turns=max_turns)
     return found | {"timing_s/eval": duration(groups)}
 
@@ -160,7 +160,7 @@ def _within(prefix: str, groups: Sequence[GroupRecord]) -> Metrics:
 def _judged(
     prefix: str, groups: Sequence[GroupRecord], ks: Sequence[int], threshold: float, judge: Judge
 ) -> Metrics:
-    """Successes by one judgment. `pass_k_{k}` and `pass_at_{k}` are two spellings of one metric of MTRL's."""
+    """Successes by `judge`. `pass_k_{k}` and `pass_at_{k}` are two spellings of one metric of MTRL."""
     episodes = scored(groups)
     succeeded = sum(judge(episode, threshold) for episode in episodes)
     passed = pass_k(groups, ks, threshold, judge)
@@ -211,7 +211,7 @@ def _staleness(groups: Sequence[GroupRecord], step: int, idle: Collection[int]) 
 
 
 def _rates(prefix: str, groups: Sequence[GroupRecord], max_turns: int | None) -> Metrics:
-    """Shares of episodes. If the agent's own limit is unknown, there is no rate of reaching it."""
+    """Shares of episodes. If `max_turns` is None, the agent's limit is unknown: no `turn_limit_rate` then."""
     ended = [episode for group in groups for episode in group.episodes]
     episodes = scored(groups)
     found = {
@@ -254,7 +254,7 @@ def _guided(turns: Sequence[Turn]) -> float:
 
 
 def _rows(prefix: str, episodes: Sequence[EpisodeRecord]) -> Metrics:
-    """Training rows of an episode, and the share of loss and work in its branches."""
+    """Training rows of an episode, and the shares of trained and of repeated tokens in its branches."""
     counts = spread([float(len(episode.rows)) for episode in episodes])
     rows = [row for episode in episodes for row in episode.rows]
     branches = [row for episode in episodes for row in _branches(episode)]
@@ -278,7 +278,7 @@ def _branches(episode: EpisodeRecord) -> list[TrainingRow]:
 
 
 def _drifts(episodes: Sequence[EpisodeRecord]) -> Iterator[tuple[str, int]]:
-    """How many turns' history drifted, for each reason."""
+    """For each reason, the number of turns whose history drifted."""
     found: Counter[str] = Counter()
     for drift in (drift for episode in episodes for drift in episode.drifts):
         found[drift.reason] += drift.count
@@ -286,7 +286,7 @@ def _drifts(episodes: Sequence[EpisodeRecord]) -> Iterator[tuple[str, int]]:
 
 
 def _malformed(episodes: Sequence[EpisodeRecord]) -> Iterator[tuple[str, int]]:
-    """How many calls could not be read, by kind of fault."""
+    """For each kind of fault, the number of tool calls that could not be read."""
     found: Counter[str] = Counter()
     for turn in (turn for episode in episodes for turn in episode.turns):
         found.update(turn.malformed_kinds)
@@ -316,7 +316,7 @@ def _tools(prefix: str, episodes: Sequence[EpisodeRecord]) -> Metrics:
 
 
 def _by_tool(made: Iterable[Mapping[str, int]]) -> Counter[str]:
-    """Calls of each tool; of too many tools, of those called most."""
+    """Calls of each tool. Tools beyond the `MAX_TOOLS` that are called most are added up as `OTHER_TOOLS`."""
     counts: Counter[str] = Counter()
     for name, calls in ((name, calls) for by_tool in made for name, calls in by_tool.items()):
         counts[tool(name)] += calls
@@ -328,7 +328,7 @@ def _by_tool(made: Iterable[Mapping[str, int]]) -> Counter[str]:
 
 
 def _lengths(prefix: str, episodes: Sequence[EpisodeRecord], groups: int) -> Metrics:
-    """Tokens and log-probabilities. A response is what one turn sampled, as the limit of a turn bounds it."""
+    """Tokens and log-probabilities. A response is what one turn sampled, since a limit bounds each turn."""
     logprobs = [
         logprob
         for episode in episodes

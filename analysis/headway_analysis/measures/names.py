@@ -1,4 +1,4 @@
-"""Turns names that others chose into names of metrics."""
+"""Turns names of tools, tasks and reported numbers into names of metrics."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ _NO_WORD: Final = re.compile(r"[^A-Za-z0-9_]")
 
 
 def word(name: str) -> str:
-    """Letters, digits and underscores. Two names may become one."""
+    """The name with `_` for every character but letters, digits and `_`. Two names may become equal."""
     return _NO_WORD.sub("_", name)
 
 
 def tool(name: str) -> str:
-    """A tool's name, which a model may make up of any length. Tools whose names become one count as one."""
+    """A tool's name in metrics. It is cut, because a model may make up a name of any length.
+
+    Tools whose names become equal count as one tool.
+    """
     return word(name)[:NAME_LENGTH] or "_"
 
 
 def apart(name: str) -> str:
-    """A distinct name for each name: one that must be changed or cut gets a short hash of itself.
+    """A distinct name for each name: a name that must be changed or cut gets a short hash of itself.
 
-    A function of the name alone, so that a curve keeps its name when another name joins it.
+    The result depends on the name alone, so a curve keeps its name when other names appear.
     """
     short = word(name)[:NAME_LENGTH]
     return name if name and short == name else hashed(short, name)

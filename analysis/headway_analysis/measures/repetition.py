@@ -9,13 +9,13 @@ import numpy as np
 from headway_api.records import EpisodeRecord, TurnSpan
 
 LENGTH: Final = 8
-"""Tokens of a phrase. Names of fields and tools come again in any answer; eight tokens in a row seldom do."""
+"""Tokens of a phrase. Names of fields and tools recur in any answer; eight tokens in a row seldom do."""
 
 
 def repetition(episode: EpisodeRecord) -> list[float]:
-    """By sampled turn: the share of its phrases of `LENGTH` tokens that came earlier in the turn.
+    """For each sampled turn: the share of its phrases of `LENGTH` tokens that came earlier in the turn.
 
-    0 if a turn is too short to repeat one.
+    The share is 0 if the turn is too short to repeat a phrase.
     """
     found = []
     for row in episode.rows:

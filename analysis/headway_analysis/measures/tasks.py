@@ -27,7 +27,7 @@ def bounded(tasks: Sequence[str]) -> list[str]:
 
 
 def grouped(groups: Sequence[GroupRecord], tasks: Sequence[str]) -> dict[str, list[GroupRecord]]:
-    """Groups by task, in the order of names. `tasks`: the task of each row of their dataset."""
+    """Groups by task, in the order of the tasks' names. `tasks`: the task of each row of the dataset."""
     found: dict[str, list[GroupRecord]] = {task: [] for task in sorted({tasks[g.row] for g in groups})}
     for group in groups:
         found[tasks[group.row]].append(group)
@@ -53,7 +53,7 @@ def _one(episodes: Sequence[EpisodeRecord], threshold: float) -> dict[str, float
 
 
 def shown(prefix: str, found: Mapping[str, Mapping[str, float]]) -> Metrics:
-    """The metrics of tasks: `<prefix>/task_<metric>/<task>`, by `names.apart`."""
+    """The metrics of tasks as `<prefix>/task_<metric>/<task>`; `names.apart` shortens the task's name."""
     return {
         f"{prefix}/task_{name}/{apart(task)}": value
         for task, metrics in found.items()

@@ -15,7 +15,7 @@ from headway_api.records import Drift, EpisodeRecord, GroupRecord, Outcome, Samp
 TOOL_ERROR: Final = "error: "
 """How a tool's answer begins if the tool failed."""
 COMPLETION: Final = "completion"
-"""An environment's metric of this name takes the place of the platform's own judgment."""
+"""An environment's metric of this name replaces the platform's own judgment whether an answer was given."""
 FORMAT: Final = "format"
 """An environment's metric of this name says whether the answer has the form that was asked for."""
 
@@ -28,23 +28,23 @@ class TryPlace:
     row: int
     """Index of the dataset row; samples of suites come after the rows."""
     task: str = ""
-    """The row's value in the column of tasks; empty if no column names tasks. Of a sample, its suite."""
+    """The row's value in the column of tasks; empty if no column names tasks. For a sample: its suite."""
     row_id: str = ""
     """The row's own name, if it has one."""
     cluster: str | None = None
     """The row's value in `clusterColumn`. None: the row is a cluster of its own."""
     suite: bool = False
-    """It is a sample of a suite, whose name is the task."""
+    """Whether it is a sample of a suite. Then `task` is the suite's name."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What the spec says of a try."""
+    """The settings of the spec by which a try is judged."""
 
     threshold: float = 1.0
     """A try succeeds with this score or more."""
     max_turns: int | None = None
-    """Maximum turns of the built-in agent. None for an agent whose loop is its own."""
+    """Maximum turns of the built-in agent. None for an agent with a loop of its own."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class ToolCalls:
 
 
 class Used(NamedTuple):
-    """Tokens of turns."""
+    """The tokens that some turns used."""
 
     prompt_tokens: int = 0
     """Prompt tokens that the engine computed."""
@@ -100,15 +100,15 @@ class Attempt:
     uncounted_turns: int = 0
     """Turns whose cost an endpoint did not report."""
     undelivered: Used = NO_TOKENS
-    """The part of these tokens whose turns never reached the agent."""
+    """The part of these tokens that belongs to turns which never reached the agent."""
 
     @property
     def day(self) -> date:
-        """The day, UTC."""
+        """The UTC day on which the attempt ended."""
         return datetime.fromtimestamp(self.finished_at, UTC).date()
 
     def billed(self, sampled_by: SampledBy, lost: bool) -> dict[str, float]:
-        """The tokens of this try that the ledger bills, by usage class."""
+        """The tokens of this attempt that the ledger bills, by usage class."""
         if sampled_by == "nobody":
             return {}
         if sampled_by == "endpoint":
@@ -159,11 +159,11 @@ class Try:
     """Tokens computed and sampled for nothing: of earlier attempts, of this one if it is InfraError, and of
     turns that never reached the agent."""
     seconds: float
-    """From the episode's start to its end."""
+    """Seconds from the episode's start to its end."""
     sandbox_seconds: float
     tool_calls: ToolCalls
     turn_limit: bool | None
-    """All its turns were used up. None: nobody knows the limit, because the agent's own loop decides."""
+    """The episode used all of its turns. None: the limit is unknown, because the agent has its own loop."""
     token_limit: bool
     finished_at: float
     """Unix time; its day decides the prices."""
@@ -175,15 +175,15 @@ class Try:
     """Turns whose cost an endpoint did not report, those of lost attempts included. Their tokens
     are 0 in every count."""
     drifts: tuple[Drift, ...] = ()
-    """Why turns began a row of their own, as `EpisodeRecord.drifts`."""
+    """Why turns began a training row of their own, as `EpisodeRecord.drifts`."""
     forks: int = 0
-    """Turns that began a row of their own."""
+    """Turns that began a training row of their own."""
     differing_answers: int = 0
     """As `EpisodeRecord.differing_answers`."""
     earlier: tuple[Attempt, ...] = ()
     """Attempts before this one, which were lost."""
     undelivered: Used = NO_TOKENS
-    """The part of this attempt's tokens whose turns never reached the agent."""
+    """The part of this attempt's tokens that belongs to turns which never reached the agent."""
 
     @property
     def scored(self) -> bool:
@@ -197,7 +197,7 @@ class Try:
 
     @property
     def cluster(self) -> str:
-        """Name of the cluster: that of `clusterColumn`, or the row."""
+        """Name of the cluster: from the row's value in `clusterColumn`, or from the row's index."""
         return f"row {self.place.row}" if self.place.cluster is None else f"cluster {self.place.cluster}"
 
     @property
@@ -230,7 +230,7 @@ def _add(used: dict[str, float], amounts: Mapping[str, float]) -> None:
 
 
 def tries_of(group: GroupRecord, place: TryPlace, rules: Rules) -> list[Try]:
-    """The final attempt at each index of a group."""
+    """A group's tries: for each index, the final attempt with the earlier attempts that were lost."""
     return [
         a_try(
             episode,
@@ -293,7 +293,7 @@ def a_try(
 
 
 def _attempt(episode: EpisodeRecord) -> Attempt:
-    """What engines computed and sampled for an episode."""
+    """The tokens that engines computed and sampled for an episode."""
     return Attempt(
         *_used(episode.turns),
         finished_at=episode.finished_at,

@@ -2,8 +2,8 @@
 
 catalogue.py    what each remedy changes, when it applies, which signals it is meant for
 course.py       what was changed so far, and the result of each change
-context.py      what is known when the next step is to be made
-measured.py     how the job does: reward and validation, now and before
+context.py      what is known of the job before its next step
+measured.py     how well the job does: reward and validation, now and before
 judgement.py    whether a watched remedy is kept
-policy.py       what to do next, by itself or by a person's order
+policy.py       which change to make next: automatically, or by a person's order
 """

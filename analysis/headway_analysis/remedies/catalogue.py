@@ -14,17 +14,17 @@ from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.spec.trust import RemedyName
 
 SLOWER: Final = 1 / 3
-"""Half an order of magnitude: the usual step of a search for a learning rate. The default 4e-5 becomes
+"""About half an order of magnitude: the usual step of a search for a learning rate. The default 4e-5 becomes
 1.3e-5, near the 1e-5 that some models need."""
 PENALTY: Final = 0.001
-"""The coefficient that spec.algorithm.kl names as usual."""
+"""The coefficient that the documentation of spec.algorithm.kl calls usual."""
 LEAST_GROUP: Final = 2
-"""An episode is judged against its group."""
+"""The smallest group: an episode must have another to be compared with."""
 LARGEST_BATCH: Final = 4096
 
 
 class RemedyNotApplicableError(ValueError):
-    """A remedy does not apply now; says why."""
+    """A remedy does not apply now. The message says why."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class Circumstances:
     """What decides whether and how a remedy applies."""
 
     spec: RLTrainingJobSpec
-    """The job's own."""
+    """The job's own spec."""
     now: RLTrainingJobSpec
     """The spec with the settings in force."""
     back: Sequence[int]
-    """Steps that it would help to go back to, the one most wanted first."""
+    """Steps that were better than the job is now, the best one first."""
     groups_left: int
     """Training groups that the data can still yield."""
     least_batches: int
@@ -48,33 +48,33 @@ Change = Callable[[Circumstances], Mapping[str, Any]]
 
 
 def roll_back(found: Circumstances) -> Mapping[str, Any]:
-    """Weights and optimizer become those of a validated step; no setting changes."""
+    """Go back to the weights and the optimizer of a validated step; no setting changes."""
     if not found.back:
         raise RemedyNotApplicableError("no validated step is better than the job is now")
     return {}
 
 
 def on_policy(found: Circumstances) -> Mapping[str, Any]:
-    """maxStepsOffPolicy 0."""
+    """Set maxStepsOffPolicy to 0."""
     if found.now.algorithm.max_steps_off_policy == 0:
         raise RemedyNotApplicableError("maxStepsOffPolicy is 0 already")
     return {"max_steps_off_policy": 0}
 
 
 def cispo_to_ppo(found: Circumstances) -> Mapping[str, Any]:
-    """ppo with its bounds, 0.8 and 1.2."""
+    """Change the loss to ppo, with its default bounds 0.8 and 1.2."""
     if found.now.algorithm.loss != "cispo":
         raise RemedyNotApplicableError(f"the loss is {found.now.algorithm.loss} and not cispo")
     return {"loss": "ppo", "clip": None}
 
 
 def lower_learning_rate(found: Circumstances) -> Mapping[str, Any]:
-    """A third of it, to two digits."""
+    """Reduce the learning rate to a third, rounded to two digits."""
     return {"learning_rate": float(f"{SLOWER * found.now.optimizer.learning_rate:.2g}")}
 
 
 def smaller_groups(found: Circumstances) -> Mapping[str, Any]:
-    """Half of groupSize."""
+    """Halve groupSize."""
     size = found.now.algorithm.group_size
     if size <= LEAST_GROUP:
         raise RemedyNotApplicableError(
@@ -84,7 +84,7 @@ def smaller_groups(found: Circumstances) -> Mapping[str, Any]:
 
 
 def larger_batch(found: Circumstances) -> Mapping[str, Any]:
-    """Twice batchSize."""
+    """Double batchSize."""
     size = 2 * found.now.algorithm.batch_size
     if size > LARGEST_BATCH:
         raise RemedyNotApplicableError(f"batchSize cannot be above {LARGEST_BATCH}")
@@ -97,7 +97,7 @@ def larger_batch(found: Circumstances) -> Mapping[str, Any]:
 
 
 def wider_adapter(found: Circumstances) -> Mapping[str, Any]:
-    """Twice rank and alpha."""
+    """Double rank and alpha of the adapter."""
     lora, limit = found.now.model.effective_lora, largest_rank(found.spec.model, found.spec.collapse)
     if lora is None or limit is None:
         raise RemedyNotApplicableError("every weight of the model is trained: there is no adapter")
@@ -116,7 +116,7 @@ def wider_adapter(found: Circumstances) -> Mapping[str, Any]:
 
 
 def reference_kl(found: Circumstances) -> Mapping[str, Any]:
-    """A penalty on distance from the base model."""
+    """Add a penalty on the distance from the base model."""
     if found.now.algorithm.kl.coefficient > 0:
         raise RemedyNotApplicableError(
             f"the penalty has a coefficient already, {found.now.algorithm.kl.coefficient:g}"
@@ -143,27 +143,27 @@ FITS: Final[Mapping[S, tuple[RemedyName, ...]]] = {
     S.REWARD_COLLAPSED: ("RollBack", "OnPolicy", "CispoToPpo"),
     S.GROUPS_UNIFORM: ("SmallerGroups", "LargerBatch"),
     S.NOTHING_TO_TRAIN: ("RollBack", "SmallerGroups", "LargerBatch"),
-    # Held-out rows got worse: back to where they were best, and closer to the base model.
+    # Held-out rows got worse: go back to the step where they were best, and stay near the base model.
     S.VALIDATION_DIVERGED: ("RollBack", "ReferenceKl"),
     S.SCORE_DIVERGED: ("RollBack", "ReferenceKl"),
     S.ENTROPY_FALLING: ("ReferenceKl", "LowerLearningRate"),
     S.ENTROPY_RISING: _BROKEN,
     S.GRADIENT_SPIKING: ("LowerLearningRate",),
-    # Tokens of another policy than the trained one: younger tokens differ less.
+    # Tokens come from another policy than the trained one: fresher tokens differ less.
     S.POLICY_MISMATCH: _DRIFT,
     S.MISMATCH_TAIL: _DRIFT,
     S.TOO_FEW_EFFECTIVE_SAMPLES: _DRIFT,
     S.TOKENS_MASKED: _DRIFT,
     S.STALENESS_AT_BOUND: _DRIFT,
     S.RATIOS_CLIPPED: ("OnPolicy", "LowerLearningRate"),
-    # The policy writes what it never wrote before.
+    # The policy writes text unlike anything it wrote before.
     S.LENGTH_EXPLODING: _BROKEN,
     S.TOOL_CALLS_MALFORMED: _BROKEN,
     S.REPETITION: _BROKEN,
     S.TOOL_CALLS_INFLATING: ("ReferenceKl",),
     S.TASKS_DIVERGING: ("LargerBatch",),
 }
-"""Remedies that are tried first when a signal is raised; the others follow."""
+"""Signal -> remedies that are tried first when it is raised. The job's other remedies follow."""
 
 BEYOND: Final[frozenset[S]] = frozenset(
     {
@@ -192,7 +192,7 @@ def ordered(signal: S, listed: Sequence[RemedyName]) -> list[RemedyName]:
 
 
 def changed(name: RemedyName, found: Circumstances, in_force: InForce, number: int) -> InForce:
-    """The settings in force after remedy `name`, which gets the number `number`.
+    """The settings in force after the remedy `name`, which is the change with this `number`.
 
     Raises:
         RemedyNotApplicableError: the remedy does not apply, or the spec with it would be invalid.
@@ -206,13 +206,22 @@ def changed(name: RemedyName, found: Circumstances, in_force: InForce, number: i
 
 
 def reverted(now: InForce, was: InForce, became: InForce, number: int) -> InForce:
-    """The settings after a change is taken back: its settings are the old ones again, all others stay."""
+    """The settings after a change is taken back.
+
+    The settings that the change made get their old values again. All other settings stay.
+
+    Args:
+        now: the settings in force now.
+        was: the settings in force before the change.
+        became: the settings in force after the change.
+        number: the number of the decision that takes the change back.
+    """
     undone = {name: getattr(was, name) for name in became.set_apart(was)}
     return now.model_copy(update={**undone, "number": number})
 
 
 def changed_settings(before: RLTrainingJobSpec, after: RLTrainingJobSpec) -> str:
-    """What is different, in words of the spec; empty if nothing is."""
+    """The settings that differ, with the names of the spec; empty if none differs."""
     return ", ".join(_differences(before, after))
 
 

@@ -1,4 +1,4 @@
-"""What is known of a job when its next step is to be made."""
+"""What is known of a job before its next step, for the choice of a remedy."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from headway_api.staleness import newest_return
 
 @dataclass(frozen=True)
 class Validated:
-    """A validation that is complete."""
+    """A complete validation."""
 
     step: int
     score: float
     """Mean external score."""
     rows: Mapping[int, Sequence[float]]
-    """The external score of each try on each row; the reward of an environment that scores nothing."""
+    """Row -> the external score of each try; the reward if the environment gives no external score."""
 
 
 def is_over(verdict: Verdict) -> bool:
-    """Whether a signal is raised, and its last reading says so."""
+    """Whether a signal is raised and its last reading, if any, is over the threshold."""
     standing = verdict.standing
     over = standing.reading is None or standing.reading.level is Level.OVER
     return standing.state == "Raised" and over
@@ -37,23 +37,23 @@ def is_over(verdict: Verdict) -> bool:
 
 @dataclass(frozen=True)
 class RemedyContext:
-    """Its fields never change."""
+    """What is known of a job before its next step."""
 
     spec: RLTrainingJobSpec
-    """The job's own."""
+    """The job's own spec."""
     reports: Sequence[StepReport]
-    """The valid step reports, oldest first; at least that of step 0."""
+    """The valid step reports, oldest first. There is at least the report of step 0."""
     course: Course
     verdicts: Sequence[Verdict] = ()
-    """The signals as they are after the newest step, the worst first."""
+    """The signals' verdicts after the newest step, the most severe first."""
     acting: Collection[SignalName] = frozenset()
-    """Signals that allow a change of the job."""
+    """Signals at which the job may be changed."""
     rewards: Mapping[int, float] = field(default_factory=dict)
     """Mean training reward of each step that has trained."""
     validations: Sequence[Validated] = ()
-    """The best first."""
+    """The complete validations, the best first."""
     steps: int = 0
-    """The total number of steps, with the current settings."""
+    """The number of steps that the job takes in total, with the current settings."""
     groups_left: int = 0
     """Training groups that the data can still yield."""
 
@@ -64,8 +64,8 @@ class RemedyContext:
 
     @property
     def went_back(self) -> int:
-        """The newest step that went back to older weights: those of the steps before it are gone. 0 before
-        any."""
+        """The newest step that went back to older weights; 0 if none did. The weights of the steps just
+        before it are no longer used."""
         return newest_return(self.reports)
 
     @property
@@ -75,7 +75,7 @@ class RemedyContext:
 
     @cached_property
     def now(self) -> RLTrainingJobSpec:
-        """The spec with what is in force."""
+        """The spec with the settings in force."""
         return applied(self.spec, self.in_force)
 
     @property
@@ -87,11 +87,11 @@ class RemedyContext:
         ]
 
     def verdict(self, name: SignalName) -> Verdict | None:
-        """A signal and its state."""
+        """The verdict on a signal; None if it is not judged."""
         return next((verdict for verdict in self.verdicts if verdict.signal.name == name), None)
 
     def rank(self, step: int) -> int:
-        """Rank of the adapter that a step left; 0 if every weight is trained."""
+        """Rank of the adapter that a step made; 0 if every weight is trained."""
         adapter = next((r.in_force.adapter for r in self.reports if r.step == step), None)
         lora = adapter or self.spec.model.effective_lora
         return 0 if lora is None else lora.rank

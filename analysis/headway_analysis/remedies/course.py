@@ -1,4 +1,4 @@
-"""What was changed in a job so far: a fold over decisions, what was kept of them, and step reports."""
+"""What was changed in a job so far, computed from decisions, records of kept remedies, and step reports."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class Entry:
 
     decision: Decision
     was: InForce
-    """What was in force before it."""
+    """The settings in force before the remedy."""
     state: RemedyState
     restored: int | None = None
-    """The step whose weights it went back to."""
+    """The step whose weights the remedy restored; None if it restored none."""
     why: str = ""
-    """The reason of the state, if there is one to give."""
+    """The reason for the state; empty while the remedy is watched."""
     after: Measured | None = None
-    """How the job did when the watch ended."""
+    """How well the job did when the watch ended; None before."""
     ended: int | None = None
-    """The last step of the watch."""
+    """The last step of the watch; None before its end."""
 
     @property
     def number(self) -> int:
@@ -53,11 +53,11 @@ class Course:
     """All remedies of a job."""
 
     entries: tuple[Entry, ...] = ()
-    """Those whose step was taken, in their order."""
+    """The remedies whose step was taken, by number of the decision."""
     pending: tuple[Decision, ...] = ()
-    """Decisions whose steps are still to be taken, by step."""
+    """Decisions whose steps are still to be taken, in the order of the steps."""
     numbered: int = 0
-    """The highest number that was given."""
+    """The highest number of a decision; 0 if there is none."""
     orders: frozenset[str] = frozenset()
     """Persons' orders that became decisions, including pending ones and those that the learner refused."""
 
@@ -68,12 +68,13 @@ class Course:
 
     @property
     def tried(self) -> frozenset[RemedyName]:
-        """Remedies that were tried by themselves, the refused ones included: each is tried once."""
+        """Remedies that a signal caused, including refused ones. Each remedy is tried only once for a
+        signal."""
         return frozenset(entry.remedy for entry in self.entries if entry.decision.signal is not None)
 
     @property
     def made(self) -> int:
-        """Changes that were made by themselves, undone ones included."""
+        """The number of changes that a signal caused, including those that were undone."""
         made = [entry for entry in self.entries if entry.state != "Refused"]
         return sum(entry.decision.signal is not None for entry in made)
 
@@ -90,13 +91,14 @@ def course(
 ) -> Course:
     """The course that follows from these records.
 
-    A decision whose step was taken with groups has no effect: its coordinator had already been replaced. It
-    stays without effect if the learner resumes before that step.
+    A decision has no effect if its step trained groups instead: the coordinator that decided had already been
+    replaced. The decision stays without effect if the learner resumes before that step.
 
     Args:
-        kept: by number of the decision.
-        reports: the valid ones, oldest first.
-        void: numbers of decisions whose steps were taken with groups, and are to be taken again.
+        decisions: all decisions of the job, in any order.
+        kept: number of a decision -> the record that its remedy is kept.
+        reports: the valid step reports, oldest first.
+        void: numbers of decisions whose steps trained groups instead, and are to be taken again.
     """
     taken = {report.step: report for report in reports}
     newest = max(taken, default=-1)

@@ -1,4 +1,4 @@
-"""Decides whether a watched remedy is kept, by its signal, the reward and held-out rows."""
+"""Decides whether a watched remedy is kept, from its signal, the reward and the held-out rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headway_api.remedies import WATCH
 from headway_api.status import decimal
 
 LONGEST_WATCH: Final = 50
-"""Steps of a watch whose signal was not judged in `WATCH` steps: no validation or metric came."""
+"""Steps of a watch if the signal was not judged within `WATCH` steps, for lack of a validation or metric."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class Judgement:
     """The result of a watch."""
 
     stays: bool
+    """Whether the remedy is kept."""
     raised: bool
     """Whether the signal is still raised."""
     why: str
@@ -34,13 +35,13 @@ def over(entry: Entry, context: RemedyContext) -> bool:
 
 
 def returned(entry: Entry, context: RemedyContext) -> bool:
-    """Whether the signal of a remedy was cleared and is raised again."""
+    """Whether the signal that caused a remedy was cleared since and is raised again."""
     found = context.verdict(entry.decision.signal) if entry.decision.signal else None
     return found is not None and found.standing.state == "Raised" and found.standing.since > entry.step
 
 
 def judge(entry: Entry, context: RemedyContext) -> Judgement:
-    """The result of a remedy's watch. One that a person ordered stays: a person may take it back."""
+    """The result of a remedy's watch. A remedy that a person ordered stays: only a person takes it back."""
     reward, reward_says = _reward(entry, context)
     rows, rows_say = _rows(entry, context)
     if entry.decision.signal is None:
@@ -51,13 +52,14 @@ def judge(entry: Entry, context: RemedyContext) -> Judgement:
 
 
 def _is_fresh(entry: Entry, context: RemedyContext) -> bool:
-    """Whether the signal of a remedy was judged since, at a step or at a validation."""
+    """Whether the remedy's signal was judged after the remedy, at a step or at a validation."""
     found = context.verdict(entry.decision.signal) if entry.decision.signal else None
     return found is None or found.standing.read > entry.step
 
 
 def _signal(entry: Entry, context: RemedyContext) -> tuple[bool | None, str]:
-    """Whether the signal is cleared; None if it is raised but no reading since the remedy is over."""
+    """Whether the signal is cleared, and a text that says so. None: it is raised, but it was not judged
+    since the remedy, or its last reading is no longer over the threshold."""
     assert entry.decision.signal is not None
     name, found = entry.decision.signal, context.verdict(entry.decision.signal)
     if found is None or found.standing.state != "Raised":
@@ -72,7 +74,7 @@ def _signal(entry: Entry, context: RemedyContext) -> tuple[bool | None, str]:
 
 
 def _reward(entry: Entry, context: RemedyContext) -> tuple[bool, str]:
-    """Whether the reward is not surely below what it was when the remedy was taken."""
+    """False if the reward is surely lower than before the remedy, else True; and a text with the numbers."""
     before = up_to(context.rewards, entry.step - 1)
     now = up_to(context.rewards, context.step, after=entry.step)
     moved = shift(before, now)
@@ -86,7 +88,7 @@ def _reward(entry: Entry, context: RemedyContext) -> tuple[bool, str]:
 
 
 def _rows(entry: Entry, context: RemedyContext) -> tuple[bool, str]:
-    """Whether held-out rows do not surely score below what they did when the remedy was taken."""
+    """False if held-out rows surely score lower than before the remedy, else True; and a text."""
     before = latest(context.validations, entry.step - 1)
     now = latest(context.validations, context.step, after=entry.step)
     if before is None or now is None:

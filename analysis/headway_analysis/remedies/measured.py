@@ -15,21 +15,22 @@ from headway_analysis.statistics.differences import ENOUGH
 from headway_api.decisions import Measured
 
 REWARD: Final = "rollout/reward/mean"
-"""The metric that holds a step's reward."""
+"""The metric with a step's mean reward."""
 WINDOW: Final = 10
-"""Steps whose mean reward shows how a job does: the end of a watch, when the change has taken effect."""
+"""Steps whose mean reward shows how well a job does. In a watch, these are the last ones, when the change has
+taken effect."""
 AROUND: Final = 5
-"""Steps before and after a validated step whose rewards show how its policy did."""
+"""Steps before and after a validated step whose rewards show how well its policy did."""
 
 
 def up_to(rewards: Mapping[int, float], step: int, limit: int = WINDOW, after: int = -1) -> list[float]:
-    """The rewards of the last steps up to `step`, above `after`, oldest first."""
+    """The rewards of the last `limit` steps up to `step` that are later than `after`, oldest first."""
     steps = [each for each in sorted(rewards) if after < each <= step]
     return [rewards[each] for each in steps[-limit:]]
 
 
 def measured(context: RemedyContext, step: int | None = None, *, after: int = -1) -> Measured:
-    """How the job does at `step` (the newest), by steps and validations above `after` alone."""
+    """How well the job does at `step` (by default the newest). Only steps later than `after` count."""
     at = context.step if step is None else step
     values = up_to(context.rewards, at, after=after)
     newest = latest(context.validations, at, after=after)
@@ -45,13 +46,13 @@ def measured(context: RemedyContext, step: int | None = None, *, after: int = -1
 
 
 def latest(validations: Sequence[Validated], step: int, after: int = -1) -> Validated | None:
-    """The newest validation up to `step`, of those above `after`."""
+    """The newest validation up to `step` that is later than `after`; None if there is none."""
     found = [each for each in validations if after < each.step <= step]
     return max(found, key=lambda each: each.step, default=None)
 
 
 def _interval(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """Student's interval of a mean, of 95 %."""
+    """Student's 95 % interval of a mean; None and None for fewer than two values."""
     if len(values) < 2:
         return None, None
     half = float(stdtrit(len(values) - 1, 1 - TAIL)) * stdev(values) / math.sqrt(len(values))
@@ -59,8 +60,10 @@ def _interval(values: Sequence[float]) -> tuple[float | None, float | None]:
 
 
 def held_out(now: Validated, before: Validated) -> Shift | None:
-    """How far one validation is ahead of another, row by row, with Student's interval of 95 %; None with
-    fewer than `ENOUGH` rows in common."""
+    """How much higher the validation `now` scores than `before`, paired by row, with Student's 95 % interval.
+
+    None if both have fewer than `ENOUGH` rows in common.
+    """
     rows = [row for row, tries in now.rows.items() if tries and before.rows.get(row)]
     moved = [fmean(now.rows[row]) - fmean(before.rows[row]) for row in rows]
     low, high = _interval(moved)
@@ -70,8 +73,8 @@ def held_out(now: Validated, before: Validated) -> Shift | None:
 
 
 def trained_since(context: RemedyContext, step: int) -> Shift | None:
-    """How far the reward of the last steps is above that around `step`. Steps before the job last went back
-    do not count as last steps."""
+    """How much higher the reward of the last steps is than the reward around `step`. The last steps all come
+    after the job last went back to older weights."""
     rewards = context.rewards
     around = [rewards[each] for each in rewards if step - AROUND < each <= step + AROUND]
     recent = up_to(rewards, context.step, AROUND, after=max(step + AROUND, context.went_back))
@@ -81,9 +84,9 @@ def trained_since(context: RemedyContext, step: int) -> Shift | None:
 def steps_back(context: RemedyContext) -> list[int]:
     """Validated steps that surely were better than the job is now, the best first.
 
-    A validation was better if its rows surely scored higher than those of the newest one. A step was better
-    if episodes around it surely earned more than they do now. What was seen before the job last went back
-    does not show how the job is now.
+    A step was better if its held-out rows surely scored higher than those of the newest validation. It was
+    also better if rewards around it were surely higher than rewards are now. Results from before the job last
+    went back to older weights do not count as "now".
     """
     newest = latest(context.validations, context.step, after=context.went_back - 1)
     return [each.step for each in context.validations if _was_better(context, each, newest)]

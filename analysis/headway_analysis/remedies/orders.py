@@ -1,8 +1,8 @@
 """What a person may order: the annotation `headway.dev/remedy` on a job.
 
-OnPolicy       the remedy of that name
-OnPolicy@2     the same once more: each wording is carried out once
-Undo           what was changed last is taken back
+OnPolicy       apply the remedy of that name
+OnPolicy@2     apply it once more: each value of the annotation is carried out only once
+Undo           take back the last change
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _ORDER: Final = re.compile(r"([A-Za-z]+)(@[0-9]{1,9})?")
 
 
 class InvalidOrderError(ValueError):
-    """Nobody can tell what is wanted; says what to write instead."""
+    """An order names neither a remedy nor `Undo`. The message says what to write instead."""
 
 
 def read(order: str) -> RemedyName | Literal["Undo"]:
     """The remedy that an annotation names.
 
     Raises:
-        InvalidOrderError: it names none.
+        InvalidOrderError: it names neither a remedy nor `Undo`.
     """
     found = _ORDER.fullmatch(order.strip())
     name = None if found is None else found[1]

@@ -1,12 +1,13 @@
-"""What to do before the next step is made. Pure: equal records give equal decisions.
+"""Decides what to change before the next step. Pure: equal records give equal decisions.
 
-    a signal is raised  the first remedy that applies is taken, of those that the job may take
-    it is watched       for 25 steps nothing else is changed
-    then                it is kept or taken back, by its numbers; if its signal is still raised, the next
+    a signal is raised      the first remedy applies that the spec allows and that can apply
+    the remedy is watched   for 25 steps nothing else is changed
+    the watch ends          the numbers decide whether the remedy is kept or taken back; if its signal is
+                            still raised, the next remedy follows
 
 After a collapse, no setting repairs the weights. So going back to an earlier step is the first remedy, if
-there is such a step. Going back with the same settings may lead to the same end. So once that was tried,
-every other remedy goes back too, and changes one setting.
+there is a better step. Going back with the same settings may lead to the same collapse. So once that was
+tried, every other remedy goes back too, and changes one setting.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from headway_api.remedies import WATCH, applied
 from headway_api.spec.trust import RemedyName
 
 MAX_BACK: Final = 16
-"""Steps to go back to that a directive names."""
+"""The most steps that a directive offers to go back to."""
 
 
 def decide(context: RemedyContext) -> Decision | Kept | None:
-    """The next step without a person's order, if any. A remedy that is kept has no step: ask again at
-    once."""
+    """The next change without a person's order; None if nothing is to change. `Kept` needs no step, so the
+    caller must ask again at once."""
     if context.course.pending:
         return None
     watched = context.course.watched
@@ -48,7 +49,7 @@ def decide(context: RemedyContext) -> Decision | Kept | None:
     if not again and not over(watched, context):
         return None
     if watched.remedy == "RollBack" and watched.decision.signal is not None:
-        # The weights that it left are worse, so going back is never undone.
+        # The weights before the roll-back were worse, so it is never undone.
         raised = judge(watched, context).raised
         following = _next(context, because="going back alone did not last") if raised else None
         return following or _keep(watched, context)
@@ -56,7 +57,7 @@ def decide(context: RemedyContext) -> Decision | Kept | None:
 
 
 def obey(order: str, context: RemedyContext) -> Decision | RefusedOrder:
-    """The decision on a person's order, at a moment when a remedy could be taken."""
+    """The decision on a person's order. The caller asks only when a remedy could be applied."""
     try:
         name = read(order)
         _needs_a_later_step(context)
@@ -66,7 +67,7 @@ def obey(order: str, context: RemedyContext) -> Decision | RefusedOrder:
 
 
 def _next(context: RemedyContext, because: str = "") -> Decision | None:
-    """The next remedy for the most severe signal that has one."""
+    """The next remedy for the most severe raised signal that has one left; None if there is none."""
     collapse, course = context.spec.collapse, context.course
     left = context.steps - context.step
     if collapse.policy != "Remediate" or course.made >= collapse.max_remedies or left <= WATCH:
@@ -93,7 +94,7 @@ def _against(
 
 
 def _tried_to_go_back(context: RemedyContext) -> bool:
-    """Whether going back is allowed, and the job has tried it by itself: an order by hand does not count."""
+    """Whether the spec allows going back, and a signal has caused it before. A person's order does not count."""
     allowed = "RollBack" in context.spec.collapse.remedies
     own = [entry for entry in context.course.entries if entry.decision.signal is not None]
     return allowed and any(entry.remedy == "RollBack" and entry.is_in_force for entry in own)
@@ -105,11 +106,12 @@ def _decision(
     """A remedy as the next step.
 
     Args:
-        back: steps to go back to, the one most wanted first.
-        goes_back: whether the remedy goes back to one of them, if it can.
+        back: steps to go back to, the best one first.
+        goes_back: whether the remedy goes back to one of these steps, if one has an adapter that fits.
+        least_batches: batches for which the groups that are left in the data must suffice.
 
     Raises:
-        RemedyNotApplicableError: it does not apply.
+        RemedyNotApplicableError: the remedy does not apply.
     """
     number = context.course.numbered + 1
     found = Circumstances(context.spec, context.now, back, context.groups_left, least_batches)
@@ -128,7 +130,7 @@ def _decision(
 
 
 def _fitting(back: Sequence[int], in_force: InForce, context: RemedyContext) -> list[int]:
-    """Steps whose adapter is not wider than the one to be in force: an adapter is never made narrower."""
+    """Steps whose adapter is not wider than the adapter of `in_force`: adapters are never made narrower."""
     lora = applied(context.spec, in_force).model.effective_lora
     widest = 0 if lora is None else lora.rank
     return [step for step in back if context.rank(step) <= widest][:MAX_BACK]
@@ -158,8 +160,8 @@ def _taken_back(entry: Entry, context: RemedyContext, why: str) -> Decision:
     """A directive that restores the settings from before a remedy.
 
     Raises:
-        RemedyNotApplicableError: it narrows an adapter, and there is no step from before to go back to; or no
-            step is left.
+        RemedyNotApplicableError: the adapter would become narrower, and no earlier step can be gone back to;
+            or no step is left.
     """
     _needs_a_later_step(context)
     number = context.course.numbered + 1
@@ -181,7 +183,7 @@ def _taken_back(entry: Entry, context: RemedyContext, why: str) -> Decision:
 
 
 def _needs_a_later_step(context: RemedyContext) -> None:
-    """Refuse a change that nothing would be trained under.
+    """Refuse a change if no step would be trained with it.
 
     Raises:
         RemedyNotApplicableError: the next step is the last one.
@@ -191,7 +193,7 @@ def _needs_a_later_step(context: RemedyContext) -> None:
 
 
 def _from_before(entry: Entry, context: RemedyContext) -> list[int]:
-    """Steps from before a remedy whose checkpoints may be kept: validated ones, and the last ones."""
+    """Steps before a remedy whose checkpoints may still exist: validated steps first, then the latest."""
     validated = [each.step for each in context.validations if each.step < entry.step]
     return [*dict.fromkeys([*validated, *range(entry.step - 1, -1, -1)])]
 
@@ -211,7 +213,7 @@ def _undone_by_hand(order: str, context: RemedyContext) -> Decision:
     """Take back the newest change of a setting that is in force.
 
     Raises:
-        RemedyNotApplicableError: there is none.
+        RemedyNotApplicableError: no change of a setting is in force.
     """
     standing = [e for e in context.course.entries if e.is_in_force and e.decision.in_force.set_apart(e.was)]
     if not standing:

@@ -2,8 +2,8 @@
 
 The bias-reduced estimator of Bell and McCaffrey (CR2) for a regression on a constant, weighted by counts. Its
 degrees of freedom follow Satterthwaite, under the correlation in clusters that the sample itself shows, as in
-Imbens and Kolesár (2016). For clusters of equal size both are exact: the variance of the clusters' means, and
-one less than their number.
+Imbens and Kolesár (2016). For clusters of equal size both are exact. The variance is that of the clusters'
+means, and the degrees of freedom are one less than the number of clusters.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.intp]
 
 TAIL = 0.025
-"""Outside each end of an interval."""
+"""Probability outside each end of a 95 % interval."""
 ROUNDING = 1e-12
 """The relative size below which a difference is only rounding."""
 
@@ -47,9 +47,9 @@ def clustered(residuals: Floats, weights: Floats, correlation: float) -> Spread:
     """The spread of a weighted mean.
 
     Args:
-        residuals: of each cluster, the sum over its values of value minus mean.
-        weights: of each cluster, how many values it has.
-        correlation: of values in a cluster, 0 to 1; it moves the degrees of freedom alone.
+        residuals: for each cluster, the sum of value minus mean over its values.
+        weights: for each cluster, how many values it has.
+        correlation: of values in a cluster, 0 to 1; it changes only the degrees of freedom.
     """
     total = weights.sum()
     leverage = np.minimum(weights / total, 1 - 1e-9)
@@ -59,7 +59,7 @@ def clustered(residuals: Floats, weights: Floats, correlation: float) -> Spread:
 
 
 def _freedom(weights: Floats, leverage: Floats, scale: Floats, correlation: float) -> float:
-    """(tr M)^2 / tr M^2, of the matrix M whose quadratic form the variance is.
+    """(tr M)^2 / tr M^2, for the matrix M of which the variance is the quadratic form.
 
     The clusters' variances are s, and S is their sum. With `p = scale * s` and `q = scale * leverage`,
     `M = diag(scale^2 s) - pq' - qp' + S qq'`. Its traces follow without making the matrix.
@@ -85,7 +85,7 @@ def sums(codes: Codes, values: Floats) -> Floats:
 
 
 def within(values: Floats, codes: Codes) -> float:
-    """Correlation of the values of a cluster (the analysis of variance's estimate, kept in 0..1)."""
+    """Correlation of the values of a cluster: the estimate from analysis of variance, clipped to 0..1."""
     sizes = np.bincount(codes).astype(float)
     count, clusters = len(values), len(sizes)
     if count == clusters or clusters < 2:

@@ -16,22 +16,22 @@ from headway_analysis.statistics.floors import SHARE, least_mean
 ALPHA = 0.05
 POWER = 0.8
 RESAMPLES = 9999
-"""Sign flips drawn."""
+"""Random sign flips from which a p value is estimated."""
 CHUNK = 1000
-"""Flips drawn at once."""
+"""Sign flips that are drawn in one array."""
 SEED = 20241101
 ENOUGH = 6
-"""Clusters below which no sign-flip test reaches p < 0.05: 2 / 2^5 is 0.0625."""
+"""With fewer clusters, no sign-flip test reaches p < 0.05: the best of five is 2 / 2^5 = 0.0625."""
 
 
 class Finding(StrEnum):
     """The verdict of a comparison."""
 
     HIGHER = "Higher"
-    """The candidate's value is above the baseline's: so is the whole interval."""
+    """The candidate's value is above the baseline's: the difference's whole interval is above 0."""
     LOWER = "Lower"
     NOT_SHOWN = "NotShown"
-    """The interval holds 0."""
+    """The interval contains 0."""
     TOO_FEW_ROWS = "TooFewRows"
     """Fewer than six clusters in common, or no interval: no verdict is possible."""
 
@@ -45,11 +45,11 @@ class Difference:
     """Lower bound of the 95 % interval; None if there is none."""
     high: float | None
     p: float | None
-    """Two-sided, of a sign-flip permutation over clusters."""
+    """Two-sided p value of a sign-flip permutation test over clusters."""
     p_holm: float | None
     """`p`, corrected for how many candidates are compared."""
     smallest: float | None
-    """The difference that these rows show with power 0.8 at alpha 0.05."""
+    """The smallest difference that these rows show with power 0.8 at alpha 0.05."""
     candidate: float
     """The candidate's value over the common tries."""
     baseline: float
@@ -57,7 +57,7 @@ class Difference:
     """Rows in common."""
     clusters: int
     tries: int
-    """Pairs."""
+    """Pairs of values: one for each row and try that both have."""
     finding: Finding
 
 
@@ -79,9 +79,9 @@ def compare(candidate: Sample, baseline: Sample) -> Difference | None:
     """The paired difference of two samples of one measure; None if no unit has a value in both.
 
     Values are paired by row and try. The interval is Student's with the cluster-robust error of the paired
-    differences. If most clusters differ alike (mostly not at all), that error is too small. So two made-up
-    clusters that differ either way are added, as Bonett and Price (2012) do for paired proportions. Their
-    weight is the share of clusters that are alike.
+    differences. That error is too small if most clusters have the same difference, which is mostly 0. So two
+    made-up clusters are added, as Bonett and Price (2012) do for paired proportions: one with a positive and
+    one with a negative difference. Their weight is the share of clusters with the same difference.
     """
     common = sorted(set(candidate.units) & set(baseline.units))
     ours, theirs = candidate.of(common), baseline.of(common)
@@ -111,7 +111,7 @@ def compare(candidate: Sample, baseline: Sample) -> Difference | None:
 def least_gain(
     candidate: Sample, baseline: Sample, sign: int = 1, ends: tuple[float, float] | None = SHARE
 ) -> float | None:
-    """A lower bound of the candidate's lead that allows for clusters that the sample lacks: see `floors`.
+    """A lower bound of the candidate's lead. It allows for clusters that the sample lacks: see `floors`.
 
     Args:
         sign: 1 if more is better, -1 if less is.
@@ -131,10 +131,10 @@ def least_gain(
 
 
 def _pairs(ours: Sample, theirs: Sample, codes: Codes) -> _Pairs:
-    """The difference of two means, taken apart by cluster.
+    """The difference of two means, split by cluster.
 
-    For plain means a cluster's share is the sum of its differences over the number of pairs. For ratios it is
-    the linearised one, about the two candidates' common ratio.
+    For plain means a cluster's share is the sum of its differences over the number of pairs. For ratios the
+    share is linearised about the ratio of both candidates together.
     """
     a, b = ours.bottoms.sum(), theirs.bottoms.sum()
     pooled = (ours.tops.sum() + theirs.tops.sum()) / (a + b)
@@ -152,7 +152,7 @@ def _pairs(ours: Sample, theirs: Sample, codes: Codes) -> _Pairs:
 
 
 def _spread(pairs: _Pairs, ours: Sample, theirs: Sample) -> tuple[float, Spread | None]:
-    """The interval's centre and its spread; None if nothing shows or bounds how clusters differ."""
+    """The interval's centre and spread. No spread if nothing shows or bounds how clusters differ."""
     plain = bool((ours.bottoms == 1).all() and (theirs.bottoms == 1).all())
     share = ours.share and theirs.share
     differ = bool(pairs.residuals.any())
@@ -166,7 +166,7 @@ def _spread(pairs: _Pairs, ours: Sample, theirs: Sample) -> tuple[float, Spread 
 
 
 def _alike(pairs: _Pairs) -> float:
-    """Share of clusters that have the commonest difference, besides one; 0 if no two are equal."""
+    """Share of clusters that have the commonest difference, not counting one of them; 0 if no two agree."""
     means = pairs.shares / pairs.weights
     largest = np.abs(means).max()
     commonest = np.unique(np.round(means / largest if largest else means, 9), return_counts=True)[1].max()
@@ -174,10 +174,10 @@ def _alike(pairs: _Pairs) -> float:
 
 
 def _with_two_more(pairs: _Pairs, weight: float, prior: float) -> tuple[float, Spread]:
-    """Adds a cluster that differs by +size and one by -size; each counts `weight` times a typical cluster.
+    """Adds two clusters with the differences +size and -size. Each counts `weight` times a typical cluster.
 
-    The size is typical of the clusters that differ. `prior` clusters that differ by 1, the most that shares
-    can, are supposed beside them: if none differs, the size is 1.
+    The size is the root mean square of all differences that are not 0. The mean includes `prior` further
+    clusters with the difference 1, the largest that shares can have. So the size is 1 if no cluster differs.
     """
     typical = pairs.weights.sum() / len(pairs.weights)
     differ = pairs.shares[pairs.shares != 0] / typical
@@ -211,8 +211,8 @@ def _finding(low: float | None, high: float | None) -> Finding:
 def sign_flip(shares: Floats) -> float:
     """Two-sided p value of the sum of `shares`, each of which could as well have had the other sign.
 
-    Exact for up to 13 clusters that differ; above, from RESAMPLES flips of a fixed seed, the observed one
-    counted in.
+    The value is exact for up to 13 clusters that differ. For more it comes from `RESAMPLES` random flips with
+    a fixed seed, and the observed signs count as one more flip.
     """
     differ = shares[shares != 0]
     if len(differ) < 2:
@@ -248,7 +248,7 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 
 def corrected(found: Sequence[Difference]) -> list[Difference]:
-    """The differences of several candidates from one baseline, each with its p value after Holm."""
+    """The differences of several candidates from one baseline, with p values by Holm's correction."""
     tested = [at for at, difference in enumerate(found) if difference.p is not None]
     ps = holm([p for difference in found if (p := difference.p) is not None])
     by_place = dict(zip(tested, ps, strict=True))

@@ -22,7 +22,7 @@ Unit = tuple[int, int]
 
 
 class Why(StrEnum):
-    """Why there is no interval."""
+    """Why an estimate has no interval."""
 
     TOO_FEW_CLUSTERS = "TooFewClusters"
     """Fewer than two clusters: nothing shows how they differ."""
@@ -48,13 +48,13 @@ class Sample:
 
     @cached_property
     def codes(self) -> Codes:
-        """The clusters, numbered from 0."""
+        """The number of each value's cluster, counted from 0."""
         numbers = {name: number for number, name in enumerate(dict.fromkeys(self.clusters))}
         return np.fromiter(map(numbers.__getitem__, self.clusters), np.intp, len(self.clusters))
 
     @property
     def mean(self) -> float:
-        """The value."""
+        """The measure's value: the sum of `tops` over the sum of `bottoms`."""
         return float(self.tops.sum() / self.bottoms.sum())
 
     @property
@@ -68,7 +68,7 @@ class Sample:
         return bool(((self.tops == 0) | (self.tops == 1)).all() and (self.bottoms == 1).all())
 
     def of(self, units: Sequence[Unit]) -> Sample:
-        """The values of some of its units, in their order."""
+        """The values of some units, in the order of `units`."""
         place = {unit: at for at, unit in enumerate(self.units)}
         kept = [place[unit] for unit in units]
         names = tuple(self.clusters[at] for at in kept)
@@ -88,12 +88,13 @@ class Estimate:
     clusters: int
     """Independent clusters among them: rows, or values of `clusterColumn`."""
     tries: int
-    """Values: tries, or rows if the row has the value (pass@k)."""
+    """Number of values: one a try, or one a row for measures such as pass@k."""
     method: str
     """How the interval was made: `wilson`, `wilson-clustered`, `t-clustered` or `none`."""
     floor: float | None = None
-    """`low`, or a share's lower bound by Clopper and Pearson, since Wilson's is too often above a true value
-    near 0. A gate's `minimum` takes `floor`, or the bound of `floors` if that is lower."""
+    """The lower bound for gates: `low`, or Clopper and Pearson's bound for a share. Wilson's bound is too
+    often above a true value near 0. A gate's `minimum` is compared with `floor`, or with the bound of the
+    module `floors` if that is lower."""
     why: Why | None = None
 
 
@@ -129,7 +130,7 @@ def of_rows(tries: Iterable[Sequence[float]]) -> Estimate | None:
     """The mean over rows that are independent of each other, with its interval; None without a value.
 
     Args:
-        tries: what each row's tries scored. If all values are between 0 and 1, they are treated as shares.
+        tries: the scores of each row's tries. If all are between 0 and 1, they are treated as shares.
     """
     values = [(row, number, value) for row, all_of in enumerate(tries) for number, value in enumerate(all_of)]
     sample = Sample(
@@ -174,10 +175,11 @@ def correlation(sample: Sample, codes: Codes) -> float:
 def _effective(sample: Sample, codes: Codes, weights: Floats, spread: Spread) -> float:
     """How many independent 0s and 1s would be as certain as this share.
 
-    The design effect is the variance over that of independent values. With few clusters that differ, the
-    sample mostly shows too small an effect. So the estimate moves towards the worst effect: all values of a
-    cluster alike. The worst has the weight PRIOR, against the square of the number of clusters that show the
-    rarer value. For 0s and 1s the effect is at least 1, that of independent tries.
+    The design effect is the variance divided by the variance of independent values. With few clusters that
+    differ, the sample mostly shows too small an effect. So the estimate moves towards the worst effect: all
+    values of a cluster alike. The worst effect has the weight PRIOR. The sample's own effect has as its
+    weight the square of the number of clusters with the rarer value. For 0s and 1s the effect is at least 1,
+    as for independent tries.
     """
     mean, count = sample.mean, weights.sum()
     tops = sums(codes, sample.tops)
@@ -195,7 +197,8 @@ def _student(mean: float, spread: Spread) -> _Interval:
 def _wilson(share: float, count: float, quantile: float, method: str) -> _Interval:
     """Wilson's score interval (1927), with Clopper and Pearson's lower bound (1934) as its floor.
 
-    If Student's quantile is above the normal one, the floor takes fewer values, as Korn and Graubard do.
+    If Student's quantile is above the normal one, the floor is computed as if there were fewer values, as
+    Korn and Graubard do.
     """
     squared = quantile**2 / count
     centre = (share + squared / 2) / (1 + squared)

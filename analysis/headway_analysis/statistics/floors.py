@@ -1,10 +1,10 @@
 """A lower bound on the mean of clusters of bounded values, whatever clusters the sample lacks.
 
-An interval takes its width from the sample. If one cluster in thirty fails, a third of all samples have none
-that does, and their intervals are too short. Gaffke's bound (2005; Learned-Miller and Thomas 2019, arXiv
-1905.06208) supposes one further cluster of the worst value. It gives all clusters random weights of sum 1, by
-Dirichlet's distribution. For 0s and 1s the bound is Clopper and Pearson's lower bound. No case is known where
-it is above the true mean too often, but there is no proof.
+An interval takes its width from the sample. If one cluster in thirty fails, a third of all samples of thirty
+clusters contain no failing one, and their intervals are too short. Gaffke's bound (2005; Learned-Miller and
+Thomas 2019, arXiv 1905.06208) supposes one further cluster of the worst value. It gives all clusters random
+weights of sum 1, by Dirichlet's distribution. For 0s and 1s the bound is Clopper and Pearson's lower bound.
+No case is known in which the bound is above the true mean too often, but there is no proof.
 
 The further cluster is as large as the largest of the sample. With clusters of different sizes, the mean is at
 least m if the mean of size * (value - m) is at least 0. The lowest possible value of that product belongs to
@@ -30,7 +30,8 @@ EXACT = 1e-7
 SHARE = (0.0, 1.0)
 """Lowest and highest value of a share."""
 STEPS = 2048
-"""More values than this are rounded down to so many steps. That limits the time, and raises no bound."""
+"""If there are more values than this, they are rounded down to this many levels. That limits the time, and
+never raises the bound."""
 
 
 def least_mean(values: Floats, weights: Floats, worst: float) -> float:
@@ -61,7 +62,7 @@ def least_mean(values: Floats, weights: Floats, worst: float) -> float:
 
 
 def least_value(sample: Sample, ends: tuple[float, float] | None = SHARE) -> float | None:
-    """`least_mean` of a sample, by cluster; None if nothing bounds its values.
+    """`least_mean` of the means of a sample's clusters; None if nothing bounds its values.
 
     Args:
         ends: lowest and highest possible value.
@@ -77,8 +78,8 @@ def least_value(sample: Sample, ends: tuple[float, float] | None = SHARE) -> flo
 def _below_zero(coefficients: Floats, counts: Floats) -> float:
     """Chance that a sum of exponential variables, each times its coefficient, is below 0 (Imhof 1961).
 
-    Dirichlet's weights are such variables over their sum. So with the distances of values from a bound as
-    coefficients, this is the chance that their weighted mean is below the bound.
+    Dirichlet's weights are such variables divided by their sum. Let the coefficients be the distances of
+    values from a bound: then this is the chance that the values' weighted mean is below the bound.
     """
     scaled = coefficients / np.sqrt((counts * coefficients**2).sum())
     centre = float(counts @ scaled)
