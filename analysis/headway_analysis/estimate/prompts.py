@@ -1,4 +1,4 @@
-"""Estimates the length of first prompts. The caller gives the function that counts a conversation's tokens."""
+"""Estimates the length of first prompts, with the caller's function that counts a conversation's tokens."""
 
 from __future__ import annotations
 

@@ -226,8 +226,9 @@ class EvaluationTally:
         return measure([*found, *[BilledGroup({}, episodes)] * blank])
 
     def pace(self, candidates: Collection[str], longest: float) -> float | None:
-        """Mean seconds from the end of one group to the end of the next, over candidates that are measured
-        side by side; None before two groups.
+        """Mean seconds from the end of one group to the end of the next; None before two groups.
+
+        The groups are those of candidates that are measured side by side.
 
         Args:
             candidates: the candidates' names.

@@ -34,9 +34,9 @@ TEACHING: Final = 2.0
 PACE: Final = 2.0
 """The factor by which ranges of seconds are widened: no learner ran while these were measured."""
 UNSEEN: Final = 3.0
-"""An event that never happened in n tries has a chance of at most 3 / n, with 95 % confidence (Hanley 1983)."""
+"""An event that never happened in n tries has a chance of at most 3 / n, with 5 % error (Hanley 1983)."""
 BRIEFEST: Final = 1.0
-"""Seconds of usage from which the number of held accelerators can be computed. A shorter time is too short."""
+"""Seconds of usage. The number of accelerators that were held cannot be computed from a shorter time."""
 TRAIN: Final = UsageClass.TRAIN.value
 DISCARDED: Final = UsageClass.DISCARDED.value
 SAMPLED: Final = (*HELD_OUT.keys(), *HELD_OUT.values())

@@ -9,11 +9,11 @@ from enum import StrEnum
 SOON = 30
 """Seconds within which most faults are reported."""
 VARIES = "..."
-"""In a message: what differs from job to job."""
+"""Stands for the parts of a message that differ from job to job."""
 
 
 class FaultKind(StrEnum):
-    """The part of a job that has the fault. The value is its heading."""
+    """The part of a job that has the fault. The value is the heading of its section in the page."""
 
     MANIFEST = "The manifest"
     DATA = "Data"
@@ -33,13 +33,13 @@ class Stage(StrEnum):
     """How far a job comes before the fault is seen."""
 
     APPLY = "apply"
-    """The API server refuses it."""
+    """The API server refuses the job."""
     SPEC = "spec"
-    """The operator creates no object for it."""
+    """The operator creates no object for the job."""
     PREFLIGHT = "preflight"
-    """Its checks end it, before accelerators are asked for."""
+    """The preflight ends the job, before accelerators are requested."""
     RUN = "run"
-    """It waits for its pods, or runs."""
+    """The job waits for its pods, or runs."""
 
 
 @dataclass(frozen=True)
@@ -47,26 +47,26 @@ class Fault:
     """One thing that goes wrong, for one reason."""
 
     name: str
-    """Short and stable, of lower-case words with hyphens."""
+    """A short and stable name of lower-case words with hyphens."""
     kind: FaultKind
     stage: Stage
     wrong: str
     """What is wrong, as one sentence."""
     says: str
-    """What the condition, the event or `kubectl apply` says, with field, cause and fix. `...` stands for what
-    differs."""
+    """The message of the condition, the event or `kubectl apply`, with field, cause and fix. `...` stands for
+    parts that differ from job to job."""
     advice: str = ""
-    """What to do, if the end of the message does not say all of it; else empty."""
+    """What to do; empty if the part of the message after its last semicolon says all of it."""
     state: str = "Failed"
-    """Column STATE. A fault at apply has none."""
+    """Column STATE of `kubectl get`; empty for a fault at apply."""
     reason: str = ""
-    """Column REASON, and the reason of the condition."""
+    """Column REASON of `kubectl get`, and the condition's reason."""
     condition: str = "Failed"
-    """Type of the condition that says it."""
+    """Type of the condition that has the message."""
     event: str = "Failed"
-    """Reason of the event."""
+    """Reason of the event that has the message."""
     seconds: int = SOON
-    """From the cause until it is reported."""
+    """Seconds from the cause until the fault is reported."""
 
     @property
     def fix(self) -> str:
@@ -76,20 +76,20 @@ class Fault:
 
     @property
     def pattern(self) -> re.Pattern[str]:
-        """Finds what is said in a condition's or event's message."""
+        """Finds `says` in the message of a condition or an event."""
         parts = (re.escape(part) for part in self.says.split(VARIES))
         return re.compile(".*?".join(parts), re.DOTALL)
 
 
 def at_apply(name: str, kind: FaultKind, wrong: str, says: str, advice: str = "") -> Fault:
-    """A fault that the API server refuses: nothing is created."""
+    """A fault at which the API server refuses the job, so nothing is created."""
     return Fault(
         name, kind, Stage.APPLY, wrong, says, advice, state="", reason="", condition="", event="", seconds=1
     )
 
 
 def in_spec(name: str, kind: FaultKind, wrong: str, says: str, advice: str = "") -> Fault:
-    """A fault that the operator refuses, before it makes anything of the job."""
+    """A fault at which the operator refuses the job before it creates any object for it."""
     return Fault(
         name,
         kind,
@@ -112,8 +112,8 @@ def in_preflight(name: str, kind: FaultKind, reason: str, wrong: str, says: str,
 def retried(
     name: str, kind: FaultKind, reason: str, wrong: str, says: str, advice: str = "", seconds: int = SOON
 ) -> Fault:
-    """A fault of the preflight that may pass, so a process is started again spec.failurePolicy.maxRestarts
-    times."""
+    """A fault of the preflight that may pass, so the process is restarted up to
+    spec.failurePolicy.maxRestarts times."""
     return Fault(
         name,
         kind,

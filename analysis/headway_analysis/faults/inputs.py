@@ -1,4 +1,4 @@
-"""Faults of what a job reads: rows, base model, and weights to start from."""
+"""Faults of a job's inputs: rows, base model, and weights to start from."""
 
 from __future__ import annotations
 

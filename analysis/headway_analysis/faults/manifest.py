@@ -1,4 +1,4 @@
-"""Faults of the manifest itself, and fields that hold no address, name or size of their kind."""
+"""Faults of the manifest itself: unknown, missing or contradictory fields, and invalid values."""
 
 from __future__ import annotations
 

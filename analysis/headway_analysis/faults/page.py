@@ -55,13 +55,13 @@ def section(kind: FaultKind) -> str:
 
 
 def seen(fault: Fault) -> str:
-    """State, reason and message."""
+    """The first cell of a fault's row: state, reason and message."""
     where = "`kubectl apply`" if fault.stage is Stage.APPLY else f"`{fault.state}` `{fault.reason}`"
     return f"{where}<br>`{_cell(fault.says)}`"
 
 
 def late(fault: Fault) -> str:
-    """The time until it is reported, if it is longer than for most faults."""
+    """A sentence with the time until the fault is reported; empty if that is as short as for most faults."""
     return f" Reported within {fault.seconds} seconds." if fault.seconds > SOON else ""
 
 

@@ -17,8 +17,10 @@ def pods_wait(
     condition: str = "Progressing",
     event: str = "",
 ) -> Fault:
-    """A fault that keeps pods from starting. It may pass, so the job waits its deadline. `event`: its reason,
-    if it differs from the condition's."""
+    """A fault that keeps pods from starting. It may pass, so the job waits until its deadline.
+
+    `event` is the event's reason, if this is not the same as the condition's.
+    """
     return Fault(
         name,
         kind,

@@ -1,4 +1,4 @@
-"""Faults that show once learner and servers come up, or episodes run."""
+"""Faults that appear only when learner and rollout servers start, or when episodes run."""
 
 from __future__ import annotations
 

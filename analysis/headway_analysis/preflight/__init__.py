@@ -1,6 +1,6 @@
-"""The preflight's checks of data, environment, reward and base model: pure functions over what was measured.
+"""The preflight's checks of data, environment, reward and base model, as pure functions over measurements.
 
-A check may ask for more than the baseline. It writes scripts (`Script`), and judges their results. The caller
-plays the scripts in sandboxes without a model. The coordinator runs the checks before the
-first gradient, and `headway_sandbox.testing` runs those that need no model from an author's own tests.
+A check may need more than the baseline episodes. It then makes scripts (`Script`), and judges their results.
+The caller plays the scripts in sandboxes without a model. The coordinator runs the checks before the first
+gradient. `headway_sandbox.testing` runs the checks that need no model from an environment author's own tests.
 """

@@ -1,4 +1,4 @@
-"""An answer's parts: the tag around it, its fields, and how it is written again when a part is changed."""
+"""Splits an answer into its parts, such as its tag and its fields, and joins parts after a change."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from functools import lru_cache
 from typing import Any, Final, Literal
 
 AnswerKind = Literal["object", "lines", "text"]
-"""A JSON object; `key: value` lines; anything else, whose only field has no name."""
+"""object: a JSON object. lines: `key: value` lines. text: anything else, as one field without a name."""
 Fields = tuple[tuple[str, Any], ...]
 
 LONGEST: Final = 20_000
-"""Characters of an answer that is taken apart; a longer one is plain text."""
+"""An answer with more characters is not split, and counts as plain text."""
 _TAGS: Final = re.compile(r"<([A-Za-z][\w.-]{0,40})>(?=.*?</\1>)", re.DOTALL)
 _FENCE: Final = re.compile(r"```[a-z]*\n(.*?)\n?```", re.DOTALL)
 _BOX: Final = re.compile(r"\\boxed\{([^{}]*)\}")
@@ -22,18 +22,18 @@ _LINE: Final = re.compile(r"\s*([A-Za-z][\w .-]{0,40}?)\s*[:=]\s*(\S.*)")
 
 @dataclass(frozen=True)
 class ParsedAnswer:
-    """An answer, taken apart."""
+    """An answer, split into its parts."""
 
     before: str
     """Words in front of the answer."""
     opening: str
-    """What opens the answer: `<answer>`, a fence, `\\boxed{`; or nothing."""
+    """The mark in front of the answer: `<answer>`, a fence, `\\boxed{`, or an empty string."""
     kind: AnswerKind
     fields: Fields
     closing: str
     after: str
     tag: str | None = None
-    """Name of the tag around it."""
+    """Name of the tag around the answer; None if there is none."""
 
     @property
     def body(self) -> str:
@@ -71,7 +71,7 @@ class ParsedAnswer:
 
 @lru_cache(maxsize=1024)
 def parsed(text: str) -> ParsedAnswer:
-    """An answer's parts. What is neither JSON nor `key: value` lines is one field without a name."""
+    """An answer's parts. If it is neither JSON nor `key: value` lines, it is one field without a name."""
     if len(text) > LONGEST:
         return ParsedAnswer("", "", "text", (("", text),), "", "")
     before, opening, body, closing, after, tag = _marked(text)
@@ -89,13 +89,13 @@ def parsed(text: str) -> ParsedAnswer:
 
 
 def tags_in(text: str) -> list[str]:
-    """Names of tags that are opened and closed, or opened, in a text; in their order, each once."""
+    """Names of the opening and closing tags in a text, in their order and without duplicates."""
     names = re.findall(r"</?([A-Za-z][\w.-]{0,40})>", text[:LONGEST])
     return list(dict.fromkeys(names))
 
 
 def objects_in(text: str) -> list[dict[str, Any]]:
-    """JSON objects that stand in a text."""
+    """The JSON objects that a text contains."""
     return [found for found, _, _ in _objects(text)]
 
 
@@ -110,7 +110,7 @@ def _marked(text: str) -> tuple[str, str, str, str, str, str | None]:
 
 
 def _last_tag(text: str) -> tuple[int, int, str, str] | None:
-    """The last pair of tags that lies in no other pair. Reasoning in its own tags comes before the answer."""
+    """The last pair of tags that is not inside another pair. Reasoning in tags of its own comes earlier."""
     place, last = 0, None
     while found := _TAGS.search(text, place):
         name = found.group(1)

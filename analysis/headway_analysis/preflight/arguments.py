@@ -1,4 +1,4 @@
-"""Random arguments of tool calls: valid by the tool's schema, and drawn from a seed."""
+"""Random arguments of tool calls. They are valid by the tool's schema, and reproducible from a seed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEPTH: Final = 3
 
 
 def random_call(tool: JsonView, drawn: random.Random) -> Call:
-    """A call of a tool with the parameters that it requires."""
+    """A call of a tool with random values of the parameters that the tool requires."""
     return Call(name_of(tool), required_arguments(tool, drawn))
 
 
@@ -26,7 +26,7 @@ def name_of(tool: JsonView) -> str:
 
 
 def required_arguments(tool: JsonView, drawn: random.Random) -> dict[str, Any]:
-    """A value of each parameter that the tool requires."""
+    """A random value of each parameter that the tool requires."""
     schema = parameters_of(tool)
     listed = schema.get("required")
     required = listed if isinstance(listed, list) else []
@@ -34,7 +34,7 @@ def required_arguments(tool: JsonView, drawn: random.Random) -> dict[str, Any]:
 
 
 def value_of(schema: Any, drawn: random.Random, depth: int = DEPTH) -> Any:
-    """A value that a JSON schema allows, as far as type, `enum`, `minimum` and `maximum` say."""
+    """A random value that a JSON schema allows, by its `type`, `enum`, `minimum` and `maximum` alone."""
     schema = schema if isinstance(schema, Mapping) else {}
     if isinstance(schema.get("enum"), list) and schema["enum"]:
         return drawn.choice(schema["enum"])

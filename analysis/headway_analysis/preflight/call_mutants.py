@@ -1,4 +1,4 @@
-"""Tool calls of full-scoring episodes, each list changed in one way, for tasks that are judged by their
+"""Tool calls of full-scoring episodes, changed in one way at a time, for tasks that are judged by the tool
 calls."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from headway_analysis.preflight.evidence import Call
 from headway_analysis.preflight.mutants import MAX_FIELDS, altered, is_prose
 
 MAX_CALLS: Final = 3
-"""Calls of one episode whose arguments are altered: the last ones."""
+"""The most calls of an episode whose arguments are altered. These are the last calls."""
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,15 @@ class CallMutant:
     label: str
     calls: tuple[Call, ...]
     rule: str
-    """As `Mutant.rule`."""
+    """What the judge does wrong if the changed calls score full, as in `Mutant.rule`."""
     harmful: bool = True
 
 
 def call_mutants(calls: Sequence[Call]) -> list[CallMutant]:
-    """The last call left out, and values of arguments altered, one at a time.
+    """The calls without the last one, and the calls with one altered argument each.
 
-    Of calls that may change something; if all only read, of any. What a person reads is not altered.
+    Calls that may change something are dropped or altered. If all calls only read, any call may be. Prose in
+    arguments is not altered.
     """
     places = [at for at, call in enumerate(calls) if not reads(call.name)] or [*range(len(calls))]
     found = []

@@ -1,4 +1,4 @@
-"""Which baseline episodes the scripts are made from, and how."""
+"""Chooses the baseline episodes from which scripts are made, and makes them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headway_analysis.preflight.evidence import Baseline, Call, Facts, PlayedScr
 from headway_analysis.preflight.examples import names_it
 
 MAX_CALLS: Final = 24
-"""The most calls of one script. Of an episode with more calls, the first ones are replayed."""
+"""The most calls of one script. If an episode has more calls, only the first ones are replayed."""
 
 
 def is_full(one: Sampled, facts: Facts) -> bool:
@@ -27,7 +27,7 @@ def succeeds(one: PlayedScript, facts: Facts) -> bool:
 
 
 def varied(found: Iterable[Sampled], count: int) -> list[Sampled]:
-    """Up to `count` episodes: those that call other tools than the ones before, then those of other rows."""
+    """Up to `count` episodes that differ: first those that call further tools, then those of further rows."""
     left = sorted(found, key=lambda one: one.record.episode_id)
     tools: set[str] = set()
     rows: set[int] = set()
@@ -69,9 +69,13 @@ def replay(
     calls: Sequence[Call] | None = None,
     after: str | None = None,
 ) -> Script:
-    """A script like a baseline episode: its row, seed and calls, and another answer if one is given.
+    """A script that replays a baseline episode: its row, seed, calls and answer.
 
-    If a call ended the episode, an answer that is a JSON object becomes the arguments of that call.
+    Args:
+        answer: replaces the episode's answer. If a call ended the episode, an answer that is a JSON object
+            becomes that call's arguments.
+        calls: replaces the episode's calls.
+        after: as `Script.after`.
     """
     taken = calls_of(one) if calls is None else tuple(calls)
     final = answer_of(one)
@@ -95,19 +99,20 @@ def replay(
 
 
 def silenced(check: str, label: str, one: Sampled) -> Script | None:
-    """The episode's calls with an empty last message, as a control.
+    """A control script: the episode's calls with an empty last message.
 
-    If it still scores full, the task is judged by what its tools did, and not by the answer.
+    If the script still scores full, the task is judged by the effects of the tool calls, and not by the
+    answer.
 
-    Returns: None if no calls are left, or if the prompt asks for a form of answer, so that the answer is
-        judged.
+    Returns: None if no calls are left. Also None if the prompt asks for a form of answer, which shows that
+        the answer is judged.
     """
     script = replay(check, label, one, answer="")
     return script if script.calls and not _asked_for(one) else None
 
 
 def _asked_for(one: Sampled) -> bool:
-    """Whether the prompt shows the tag, or names a field, of the message that the episode ended with."""
+    """Whether the prompt contains the tag of the episode's last message, or the name of one of its fields."""
     text = answer_of(one)
     if text is None or ending_call(one) is not None:
         return False

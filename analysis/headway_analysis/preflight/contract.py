@@ -1,7 +1,8 @@
-"""Arguments and answers of production's tools, from an OpenAPI document or MCP's list of tools.
+"""Arguments and answers of the tools in production, from an OpenAPI document or from MCP's list of tools.
 
-A job's author writes it, and the coordinator's process compares answers with it. So keywords that search in a
-text (`pattern`, `patternProperties`) are left out, and the steps of all comparisons together are bounded.
+A job's author writes this document, and the coordinator's process compares answers with it. So keywords that
+search in a text (`pattern`, `patternProperties`) are removed, and all comparisons together have a bounded
+number of steps.
 """
 
 from __future__ import annotations
@@ -23,17 +24,19 @@ from headway_api.document import JsonView
 BASE: Final = "urn:contract"
 METHODS: Final = ("get", "put", "post", "delete", "patch")
 DEPTH: Final = 16
-"""Levels of references that are followed."""
+"""The most references in a row that are followed."""
 LEVELS: Final = 64
 """The most levels of the document that are read. Deeper levels are ignored."""
 SEARCHES: Final = ("pattern", "patternProperties")
 """Keywords whose regular expressions could search for hours."""
 LEFT_OUT: Final = (*SEARCHES, "uniqueItems", "$schema")
-"""`uniqueItems` compares each element with each other; `$schema` chooses a reader that counts nothing."""
+"""Keywords that are removed from schemas. `uniqueItems` compares every pair of elements. `$schema` would
+choose a validator that does not count its steps."""
 MAX_STEPS: Final = 1_000_000
-"""Steps in which all answers together are compared with one contract; the rest is not judged."""
+"""The most steps in which all answers together are compared with one contract. Further answers are not
+judged."""
 STEP_BYTES: Final = 10_000
-"""Each step costs one more for so many characters of the answer, since an objection quotes the answer."""
+"""A step costs one more for each this many characters of the answer, since an error quotes the answer."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +45,11 @@ class Operation:
 
     name: str
     parameters: Mapping[str, Any]
-    """Name -> JSON schema."""
+    """Name of a parameter -> JSON schema."""
     required: frozenset[str]
+    """Names of the required parameters."""
     answer: str | None = None
-    """JSON pointer, in the document, to the schema of the tool's answers."""
+    """JSON pointer to the schema of the tool's answers in the document; None if it has none."""
     aliases: tuple[str, ...] = ()
     """Further names by which a tool may be called."""
 
@@ -60,7 +64,7 @@ class Contract:
     _steps: Steps = field(default_factory=lambda: Steps(MAX_STEPS), repr=False, compare=False)
 
     def operation(self, name: str) -> Operation | None:
-        """The operation that a tool stands for."""
+        """The operation of production that an environment's tool imitates; None if there is none."""
         wanted = plain(name)
         for operation in self.operations:
             if wanted in map(plain, (operation.name, *operation.aliases)):
@@ -68,7 +72,7 @@ class Contract:
         return None
 
     def objection(self, operation: Operation, answer: Any) -> str | None:
-        """Why an answer is not as production's; None if it is, or nothing is known."""
+        """How an answer violates production's schema; None if it does not, or if that is unknown."""
         if operation.answer is None:
             return None
         schema = {"$ref": f"{BASE}#{operation.answer}"}
@@ -84,7 +88,7 @@ class Contract:
 
 
 def plain(name: str) -> str:
-    """A name without case and signs: `getCase` and `get_case` are one."""
+    """A name in lower case, without signs: `getCase` and `get_case` become equal."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
@@ -102,9 +106,9 @@ def read(document: JsonView) -> Contract | None:
 
 
 def _translated(document: JsonView, *, openapi: bool) -> JsonView:
-    """The document without what `LEFT_OUT` lists, and OpenAPI 3.0's `nullable` in JSON Schema's words.
+    """The document without the keywords of `LEFT_OUT`, and with JSON Schema's form of OpenAPI's `nullable`.
 
-    Parameters named like these keywords stay: their schemas are objects.
+    Parameters with the names of these keywords stay. They can be told apart, since their schemas are objects.
     """
 
     def walk(value: Any, depth: int, *, names: bool) -> Any:
@@ -131,8 +135,8 @@ def _is_left_out(key: str, value: Any, *, names: bool) -> bool:
     """Whether a key of a schema is a keyword of `LEFT_OUT`.
 
     Args:
-        names: whether the keys are names of parameters. A reference may still use them as a schema, so a key
-            with a keyword's value is left out too.
+        names: whether the keys are names of parameters. A reference may still use their object as a schema,
+            so a key with a value that fits the keyword is removed even then.
     """
     if key == "patternProperties":
         return True
@@ -140,7 +144,7 @@ def _is_left_out(key: str, value: Any, *, names: bool) -> bool:
 
 
 def resolved(document: JsonView, value: Any) -> Any:
-    """What a reference within the document points at."""
+    """The value to which a reference within the document points; `value` itself if it is no reference."""
     for _ in range(DEPTH):
         reference = value.get("$ref") if isinstance(value, Mapping) else None
         if not isinstance(reference, str) or not reference.startswith("#/"):

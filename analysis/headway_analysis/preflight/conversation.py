@@ -20,7 +20,7 @@ WIDTH: Final = 200
 
 
 def prompt_messages(one: Sampled) -> list[JsonView]:
-    """What the model was shown before its first turn."""
+    """The messages that the model received before its first turn."""
     sampled = sampled_messages(one.record)
     if not sampled:
         return list(one.record.messages)
@@ -29,12 +29,12 @@ def prompt_messages(one: Sampled) -> list[JsonView]:
 
 
 def prompt_text(one: Sampled) -> str:
-    """What the model was shown before its first turn, as one text."""
+    """The messages that the model received before its first turn, as one text."""
     return "\n".join(text_of(message) for message in prompt_messages(one))
 
 
 def answer_of(one: Sampled) -> str | None:
-    """The message that the model ended with; None if it did not end with one."""
+    """The text of the message with which the model ended the episode; None if the episode ended otherwise."""
     last = one.record.messages[-1] if one.record.messages else {}
     if last.get("role") != "assistant" or last.get("tool_calls") or not sampled_messages(one.record):
         return None
@@ -42,28 +42,28 @@ def answer_of(one: Sampled) -> str | None:
 
 
 def ending_call(one: Sampled) -> ToolResult | None:
-    """The tool call that ended the episode, if one did."""
+    """The tool call that ended the episode; None if no call did."""
     return one.results[-1] if one.results and one.results[-1].done else None
 
 
 def model_answer(one: Sampled) -> str | None:
-    """The model's answer: its last message, or as JSON the arguments of the call that ended the episode."""
+    """The model's answer: its last message, or the arguments of the call that ended the episode, as JSON."""
     ending = ending_call(one)
     return answer_of(one) if ending is None else json.dumps(dict(ending.arguments), ensure_ascii=False)
 
 
 def calls_of(one: Sampled) -> tuple[Call, ...]:
-    """Its tool calls, as they were carried out."""
+    """The episode's tool calls, as they were executed."""
     return tuple(Call(result.name, result.arguments) for result in one.results)
 
 
 def tool_names(tools: Iterable[JsonView]) -> list[str]:
-    """Names of the tools on offer."""
+    """Names of the tools that an environment offers."""
     return [str(function_of(tool).get("name", "")) for tool in tools]
 
 
 def function_of(tool: JsonView) -> JsonView:
-    """A tool's own part of its OpenAI spec."""
+    """The `function` object of a tool's OpenAI spec."""
     found = tool.get("function", tool)
     return found if isinstance(found, Mapping) else {}
 
@@ -75,23 +75,23 @@ def parameters_of(tool: JsonView) -> JsonView:
 
 
 def properties_of(schema: JsonView) -> JsonView:
-    """The parameters that a JSON schema describes, each with its own schema; none if it is odd."""
+    """Parameter -> its schema, from a JSON schema; empty if the schema is malformed."""
     found = schema.get("properties")
     return found if isinstance(found, Mapping) else {}
 
 
 def folded(text: str) -> str:
-    """A text without what copies often differ in: case, width and white space. Signs stay: -1 is not 1."""
+    """A text without differences of case, width and white space. Signs stay, because -1 is not 1."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 def written(value: Any) -> str:
-    """A value as JSON, the same whatever the order of its keys."""
+    """A value as JSON text, which does not depend on the order of its keys."""
     return json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
 
 
 def excerpt(text: str, lines: int = LINES) -> str:
-    """A text as evidence shows it: `lines` lines of `WIDTH` characters."""
+    """A text as evidence shows it: at most `lines` lines of at most `WIDTH` characters."""
     found = text.splitlines()
     cut = [shortened(line, WIDTH) for line in found[:lines]]
     return "\n".join([*cut, f"({len(found) - lines} lines more)"] if len(found) > lines else cut)
@@ -110,5 +110,5 @@ def _pieces(text: str, limit: int = 400) -> list[str]:
 
 
 def results_text(calls: Sequence[ToolResult]) -> str:
-    """Tool calls with what they answered, a line each."""
+    """Tool calls with their results, one line for each call."""
     return "\n".join(f"{call.name}({written(dict(call.arguments))}) -> {call.content}" for call in calls)

@@ -1,4 +1,4 @@
-"""A reader of JSON Schema that gives up after a number of steps."""
+"""A validator of JSON Schema that gives up after a number of steps."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Steps:
         self._max_steps = limit
 
     def spend(self, steps: int) -> None:
-        """Use up some steps.
+        """Subtract some steps from those that are left.
 
         Raises:
-            OutOfBoundsError: fewer steps are left.
+            OutOfBoundsError: fewer than `steps` steps were left.
         """
         self._left -= steps
         if self._left < 0:
@@ -39,7 +39,7 @@ def validator(steps: Steps, weight: int = 1) -> Any:
 
 
 def _counted(keyword: Keyword, steps: Steps, weight: int) -> Keyword:
-    """The keyword, at a cost of one step and one for each element that it may look at."""
+    """The keyword's function, which now spends one step, and one more for each element that it may read."""
 
     def judged(reader: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
         steps.spend(weight * (1 + _elements(value) + _elements(instance)))

@@ -11,7 +11,7 @@ from pydantic import Field
 from headway_analysis.preflight.evidence import Baseline, PlayedScript, Script
 
 Verdict = Literal["Pass", "Warn", "Fail", "Unknown"]
-"""Unknown: too few episodes to tell, or what the check needs was not given."""
+"""Unknown: there are too few episodes for a verdict, or an input that the check needs is missing."""
 
 MAX_EXAMPLES: Final = 3
 
@@ -21,35 +21,36 @@ class Example:
     """One episode or script that shows what a check found."""
 
     title: str
-    """What the example is, in a few words: `row 12, second run`."""
+    """A few words that identify the example: `row 12, second run`."""
     text: str
-    """What a person should see: an answer with its reward and score, or a diff."""
+    """The evidence for a person: an answer with its reward and score, or a diff."""
     episode_id: str | None = None
-    """The baseline episode that is shown, if the example is one."""
+    """Id of the baseline episode that is shown; None if the example is none."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The finding of one check."""
+    """The result of one check."""
 
     check: str
     """Id of the check."""
     verdict: Verdict
     observed: str
-    """What was seen, with its numbers, as one or two sentences."""
+    """The observation with its numbers, as one or two sentences."""
     value: float | None = None
     threshold: float | None = None
     low: float | None = None
-    """Ends of the 95 % interval of `value`, if it has one."""
+    """Lower bound of the 95 % interval of `value`; None if it has no interval."""
     high: float | None = None
+    """Upper bound of the same interval."""
     advice: str = ""
     """What to change; empty if the check passes."""
     field: str | None = None
-    """Field of the spec to change, if a field is the cause."""
+    """Field of the spec to change; None if no field is the cause."""
     needs: int | None = None
-    """Episodes that are enough for a verdict, or after a warning for a sure verdict."""
+    """Episodes that would be enough for a verdict. After a warning: enough for a sure verdict."""
     examples: tuple[Example, ...] = ()
-    """At most `MAX_EXAMPLES`."""
+    """Examples of the finding, at most `MAX_EXAMPLES`."""
     numbers: Annotated[tuple[tuple[str, float], ...], Field(alias="figures")] = ()
     """Further numbers by name, for the report: `pass@8`, `p99 tool tokens`. They are stored as `figures`."""
 
@@ -59,34 +60,35 @@ Judge = Callable[[Baseline, Sequence[PlayedScript]], Finding]
 
 
 def no_scripts(baseline: Baseline) -> Sequence[Script]:
-    """The baseline alone is enough."""
+    """No scripts, for a check that needs only the baseline."""
     return ()
 
 
 @dataclass(frozen=True)
 class Check:
-    """One check of the preflight. Everything but `scripts` and `judge` is for people."""
+    """One check of the preflight. Its texts are for people: docs/preflight.md has them."""
 
     id: str
-    """Short and stable, of lower-case words with hyphens: `scorer-agrees`."""
+    """A short and stable name of lower-case words with hyphens: `scorer-agrees`."""
     meaning: str
     """The problem that the check finds, in one sentence."""
     number: str
     """How the number is computed."""
     threshold: str
-    """When it fails, when it warns, and when too little is known."""
+    """When the check fails, when it warns, and when it is Unknown."""
     reason: str
     """Why the threshold is where it is."""
     source: str
-    """The source: a publication, or the practice guide."""
+    """The source of the threshold: a publication, or the practice guide."""
     advice: str
     """The first thing to change."""
     judge: Judge
-    """Judges the baseline and this check's scripts, in order, as they were played."""
+    """Judges the baseline, and the results of this check's scripts in the order of `scripts`."""
     scripts: Scripts = no_scripts
-    """Makes the scripts to play from the baseline alone; their number is bounded."""
+    """Makes a bounded number of scripts to play, from the baseline alone."""
     stops_early: bool = False
-    """Whether a verdict Fail over part of the baseline, without scripts, is certain: no later episode would
-    change it. The judge then accounts for every look that is taken."""
+    """Whether the verdict Fail is final even if it comes from a part of the baseline, without scripts. The
+    judge of such a check allows for being asked after every episode."""
     needs_model: bool = True
-    """Whether it judges what a model did. Without one, an author's own tests run the others."""
+    """Whether the check judges a model's behaviour. An author's own tests run the other checks, without a
+    model."""

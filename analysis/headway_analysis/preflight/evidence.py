@@ -1,6 +1,6 @@
-"""The input of the checks: facts about the job, baseline episodes, and scripts as they were played.
+"""The inputs of the checks: facts about the job, baseline episodes, and results of scripts.
 
-No check reads anything else, so that a coordinator, a command line and a test can give it the same.
+Checks read nothing else. So a coordinator, a command line and a test can give a check the same inputs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headway_api.records import EpisodeRecord, GroupRecord
 
 @dataclass(frozen=True)
 class Facts:
-    """What job, model and data say, whatever the model does."""
+    """Facts about job, model and data that do not depend on the model's behaviour."""
 
     rows: Sequence[JsonView]
     """Training rows."""
@@ -32,38 +32,39 @@ class Facts:
     """Groups of a training step."""
     max_steps: int = 1
     success_threshold: float = 1.0
-    """An episode whose external score reaches it is a success."""
+    """An episode succeeds if its external score is at least this."""
     reward_range: tuple[float, float] = (0.0, 1.0)
     max_turns: int | None = 16
-    """None for an agent with its own loop."""
+    """Maximum turns of an episode. None for an agent with its own loop."""
     max_tokens: int = 1024
     """Maximum tokens of a turn."""
     context_length: int = 4096
     """Maximum tokens of an episode."""
     judged: bool = False
-    """Whether reward or score asked a judge: a model, which may answer one question in two ways."""
+    """Whether reward or score asked a judge: a model, which may answer the same question differently."""
     relative: bool = False
-    """Whether `group_reward` rewards the episodes of a group against each other. A script is in no group: its
-    reward is what `reward` alone said, and nothing is paid by that."""
+    """Whether `group_reward` rewards the episodes of a group relative to each other. A script belongs to no
+    group, so it has only the number that `reward` returned, and no episode is trained on that number."""
     contract: JsonView | None = None
     """`spec.environment.contract`: an OpenAPI document, or MCP's list of tools."""
     seed: int = 0
-    """The job's."""
+    """The job's seed."""
     price: Callable[[str], Decimal | None] | None = None
-    """What a token or second of a class costs today, as the job's bill has it; None if nobody bills."""
+    """Key of the bill -> price of a token or second today; None if there is no bill."""
     price_edition: str = ""
-    """Which prices these are: `default@2026-01-01`."""
+    """The price book and its entry: `default@2026-01-01`."""
     plan: Plan | None = None
     """How many episodes the job plays, held-out ones included; None: only training episodes are known."""
     trains_alike: bool = False
-    """Whether a group whose episodes all earned the same is trained on too, by the method of advantages."""
+    """Whether the advantage method trains also groups whose episodes all have the same reward."""
     scripted: bool = False
-    """Whether an agent of `headway check` or of an author's test played the baseline. No model did."""
+    """Whether a scripted agent, of `headway check` or of an author's test, played the baseline instead of a
+    model."""
     endpoint: str | None = None
-    """Model of an endpoint that sampled the baseline; None: the job's own model did."""
+    """Name of the model at an endpoint that sampled the baseline; None if the job's own model did."""
     tool_call_parser: str = "auto"
     other_parsers: Mapping[str, int] = field(default_factory=dict)
-    """Parser -> malformed calls of the baseline that it would have read."""
+    """Name of another parser -> malformed calls of the baseline that this parser would have read."""
 
 
 @dataclass(frozen=True)
@@ -76,28 +77,28 @@ class Call:
 
 @dataclass(frozen=True)
 class Script:
-    """An episode that needs no model: a row, tool calls, and the message it ends with."""
+    """An episode that needs no model: a row, tool calls, and the last message."""
 
     check: str
-    """Id of the check that asks for it."""
+    """Id of the check that made the script."""
     label: str
-    """What the script tries; tells a check's scripts apart: `second run`, `field dropped: tier`."""
+    """What the script tries, such as `second run` or `field dropped: tier`. It is unique within the check."""
     row: JsonView
     environment_seed: int
     calls: tuple[Call, ...] = ()
-    """In their order. If a tool ends the episode, the later calls are left out."""
+    """The tool calls in their order. If a tool ends the episode, the later calls are left out."""
     answer: str | None = None
-    """Text of the last message, the assistant's; None: the script ends after its calls."""
+    """Text of the assistant's last message; None if the script ends after its calls."""
     like: str | None = None
-    """Id of the baseline's episode that it is made from."""
+    """Id of the baseline episode from which the script is made."""
     truncated: bool = False
     after: str | None = None
-    """Label of another script of the same check that is played to its end before this one begins."""
+    """Label of another script of the same check, which must end before this script begins."""
 
 
 @dataclass(frozen=True)
 class ToolResult:
-    """What a tool answered."""
+    """A tool call and its result."""
 
     name: str
     arguments: JsonView
@@ -112,21 +113,22 @@ class PlayedScript:
 
     script: Script
     messages: Sequence[JsonView] = ()
-    """What the environment's reset said."""
+    """The first messages, from the environment's reset."""
     tools: Sequence[JsonView] = ()
-    """OpenAI tool specs that it offered."""
+    """OpenAI specs of the tools that the environment offered."""
     results: Sequence[ToolResult] = ()
     reward: float | None = None
     score: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     error: str | None = None
-    """Why it has no reward: what failed, with method, file and line if they are known."""
+    """Why the script has no reward: what failed, with method, file and line if they are known."""
     cause: str | None = None
-    """Reason, if environment or judge is to blame: `ResetFailed`, `RewardNotFinite`, `JudgeSlow`."""
+    """Reason in one word, such as `ResetFailed`, `RewardNotFinite` or `JudgeSlow`. None if neither the
+    environment nor a judge caused the error."""
     seconds: float = 0.0
-    """From the sandbox's lease to the judgement."""
+    """Seconds from the sandbox's lease to the judgement."""
     waited: float = 0.0
-    """Seconds of waiting for the sandbox."""
+    """Seconds that the script waited for its sandbox."""
 
 
 @dataclass(frozen=True)
@@ -134,16 +136,16 @@ class Probe:
     """One destination that a sandbox tried to reach."""
 
     name: str
-    """`metadata address`, `API server`, `DNS`, `DNS over UDP`, `internet`."""
+    """One of `metadata address`, `API server`, `DNS`, `DNS over UDP` and `internet`."""
     address: str
     reached: bool
     seconds_after_start: float
-    """Age of the pod at the probe."""
+    """Age of the pod at the time of the probe."""
 
 
 @dataclass(frozen=True)
 class JudgeQuestion:
-    """What reward or score asked a judge."""
+    """A question that reward or score asked a judge."""
 
     judge: str
     """Name of one of `spec.judges`."""
@@ -154,11 +156,11 @@ class JudgeQuestion:
 
 @dataclass(frozen=True)
 class AskedTwice:
-    """One question, asked of its judge twice more."""
+    """One question that its judge was asked twice more."""
 
     question: JudgeQuestion
     answers: tuple[Any, ...] = ()
-    """Both answers, or fewer if the judge gave none."""
+    """Both answers; fewer if the judge failed to answer."""
     error: str | None = None
     """Why an answer is missing."""
 
@@ -172,21 +174,22 @@ class Sampled:
     row: JsonView
     environment_seed: int
     tools: Sequence[JsonView] = ()
-    """OpenAI tool specs that the environment offered."""
+    """OpenAI specs of the tools that the environment offered."""
     results: Sequence[ToolResult] = ()
-    """Its tool calls, as they were carried out, in their order."""
+    """The episode's tool calls and their results, in order of execution."""
     tool_tokens: Sequence[int] = ()
-    """Tokens of each result, by the model's own tokenizer."""
+    """Number of tokens of each result, by the model's own tokenizer."""
     prompt_tokens: int = 0
-    """Tokens of the first prompt by the model's own tokenizer, tools included."""
+    """Number of tokens of the first prompt by the model's own tokenizer, tools included."""
     malformed: Sequence[str] = ()
-    """Text of the turns whose tool calls could not be read."""
+    """Texts of the turns whose tool calls could not be read."""
     questions: Sequence[JudgeQuestion] = ()
-    """What was asked of judges about it, or, in the first of a group's episodes, about the group."""
+    """Questions that judges were asked about the episode. The first episode of a group also has the questions
+    about the whole group."""
     row_tokens: int = 0
-    """Tokens of its rows that would be trained on."""
+    """Number of tokens of the episode's training rows."""
     conversation_tokens: int | None = None
-    """Tokens of the whole conversation by the model's own tokenizer, if an endpoint sampled it."""
+    """Tokens of the whole conversation by the model's own tokenizer; None if no endpoint sampled it."""
 
 
 @dataclass(frozen=True)
@@ -196,12 +199,12 @@ class Baseline:
     facts: Facts
     sampled: Sequence[Sampled] = ()
     wanted: int = 0
-    """Episodes that the job asks for; `sampled` may hold fewer while they are still being run."""
+    """Episodes that the job asks for. While episodes still run, `sampled` has fewer."""
     probes: Sequence[Probe] = ()
     seconds: float = 0.0
-    """From the first episode's begin to the last one's end."""
+    """Seconds from the begin of the first episode to the end of the last."""
     concurrency: int = 1
-    """Maximum episodes at once."""
+    """Maximum number of episodes that run at once."""
     asked_twice: Sequence[AskedTwice] = ()
     """Questions to judges that were asked again."""
 

@@ -1,4 +1,4 @@
-"""What a prompt shows of the answer that it asks for."""
+"""Finds the examples of answers in a prompt, and the names of their fields."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ class Shown:
 
     text: str
     names: frozenset[str]
-    """Names of the fields that it has."""
+    """Names of the fields in the example."""
 
 
 def examples_in(prompt: str) -> list[Shown]:
-    """What looks like an object, as JSON or as names in braces; then blocks of `key: value` lines.
+    """The examples of answers in a prompt.
 
-    Only the first `LONGEST` characters are read.
+    Examples are JSON objects, names in braces, and blocks of `key: value` lines, in this order. Only the
+    first `LONGEST` characters are read.
     """
     prompt = prompt[:LONGEST]
     found = [Shown(str(each), frozenset(map(str, each))) for each in objects_in(prompt)]
@@ -46,7 +47,7 @@ def examples_in(prompt: str) -> list[Shown]:
 
 
 def of_label(prompt: str, fields: list[str]) -> Shown | None:
-    """The example that shares the most fields with a label; None if none has half of them."""
+    """The example that has the most of a label's fields; None if no example has half of them."""
     wanted = set(fields)
     best = max(examples_in(prompt), key=lambda shown: len(shown.names & wanted), default=None)
     if best is None or len(best.names & wanted) < max(1, len(wanted) / 2):
@@ -55,6 +56,6 @@ def of_label(prompt: str, fields: list[str]) -> Shown | None:
 
 
 def names_it(text: str, field: str) -> bool:
-    """Whether a text names a field: as it is written, or as words."""
+    """Whether a text names a field, either literally or as separate words."""
     words = "[_ -]?".join(map(re.escape, _PARTS.findall(field))) or re.escape(field)
     return re.search(rf"(?<![A-Za-z0-9]){words}(?![A-Za-z0-9])", text, re.IGNORECASE) is not None

@@ -14,12 +14,12 @@ from headway_analysis.preflight.evidence import Baseline, Facts, Sampled
 
 
 def measured(baseline: Baseline) -> Measured:
-    """What an episode used, as one of training."""
+    """What an episode of the baseline used, in the classes of training."""
     return measure(groups(baseline))
 
 
 def groups(baseline: Baseline) -> list[BilledGroup]:
-    """Each group, as it would be billed in training."""
+    """Each group of the baseline, as it would be billed in training."""
     members: dict[str, list[Sampled]] = {}
     for one in baseline.sampled:
         members.setdefault(one.group.group_id, []).append(one)
@@ -40,12 +40,12 @@ def _group(members: Sequence[Sampled], facts: Facts) -> BilledGroup:
 
 
 def plan_of(facts: Facts) -> Plan:
-    """The job's plan; its training alone if nobody says more."""
+    """The job's plan; a plan with only the training episodes if the facts have none."""
     return facts.plan or Plan(facts.max_steps, facts.batch_size, facts.group_size)
 
 
 def estimate(baseline: Baseline) -> Estimate:
-    """The whole job."""
+    """The estimate of the whole job, including what the preflight has used."""
     facts, played = baseline.facts, groups(baseline)
     price = facts.price or (lambda key: None)
     spent: dict[str, float] = {}
@@ -70,11 +70,16 @@ def _exact(used: Mapping[str, float]) -> Iterator[tuple[str, Decimal]]:
 
 
 def seconds_each(baseline: Baseline) -> float | None:
-    """Seconds for which an episode kept the server, beside others; None if none was scored."""
+    """Mean seconds of rollout time for each scored episode, while others ran beside it; None if none was
+    scored."""
     scored = len(baseline.scored)
     return baseline.seconds / scored if scored and baseline.seconds > 0 else None
 
 
 def ahead(plan: Plan, each: float | None) -> Range | None:
-    """Seconds from the end of the preflight on."""
+    """Seconds from the end of the preflight to the end of the job; None if `each` is unknown.
+
+    Args:
+        each: seconds of rollout time for each episode (`seconds_each`).
+    """
     return None if each is None else seconds_by_episodes(plan, after_preflight(plan), each)

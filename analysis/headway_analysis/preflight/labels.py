@@ -1,4 +1,4 @@
-"""Which column of the rows is the label, and what an answer made of it looks like."""
+"""Finds the rows' column with the label (the expected answer), and makes answers from labels."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from headway_api.document import JsonView
 SURE: Final = frozenset(
     ("expected", "label", "labels", "answer", "answers", "truth", "groundtruth", "solution", "correct")
 )
-"""Words in a column's name that mark it as the label's."""
+"""Words in a column's name that mark it as the label's column."""
 WITH_SURE: Final = frozenset(("ground", "final", "gold", "output", "value", "values", "fields"))
-"""Words that may stand beside those of `SURE`."""
+"""Further words that the name of such a column may have."""
 LIKELY: Final = frozenset(("target", "targets", "gold", "golden", "reference", "output"))
-"""Words in a column's name that mark it as the label's if prompts do not contain its values."""
+"""Words in a column's name that mark it as the label's column, if prompts do not contain its values."""
 ABOUT: Final = frozenset(("format", "type", "types", "set", "schema", "id", "template", "count", "column"))
 """Words in a column's name that mark it as a description of labels, not as labels."""
 TOLD: Final = SURE | {"ground"}
@@ -34,22 +34,22 @@ ANSWERING: Final = frozenset(
 )
 """Words in a tag's name that mark it as the answer's tag, not as a tag around an input."""
 ALIKE: Final = 0.8
-"""Share of full-scoring answers that a column's values must equal."""
+"""A column is the label's if its values equal at least this share of the full-scoring answers."""
 FEW: Final = 3
 _WORDS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 
 
 @dataclass(frozen=True)
 class Label:
-    """The column of the label."""
+    """The column that has the label."""
 
     column: str
     named: bool
-    """Whether the column's name tells that it is the label. If not, its values equal full-scoring answers."""
+    """Whether the column's name shows that it is the label. If not, its values equal full-scoring answers."""
 
 
 def words_of(name: str) -> set[str]:
-    """The words of a name: of `expectedAnswer` and `expected_answer` the same."""
+    """The words of a name in lower case. `expectedAnswer` and `expected_answer` have the same words."""
     return {word.lower() for word in _WORDS.findall(name)}
 
 
@@ -72,7 +72,7 @@ def label_of(baseline: Baseline) -> Label | None:
 
 
 def _in_prompts(baseline: Baseline, column: str) -> bool:
-    """Whether prompts contain a column's values, so that the column is an input."""
+    """Whether prompts contain a column's values, which means that the column is an input."""
     some = [one for one in baseline.sampled[:20] if one.row.get(column) not in (None, "")]
     shown = sum(_value(one.row[column]) in normalized(prompt_text(one)) for one in some)
     return not some or shown >= len(some) / 2
@@ -110,7 +110,8 @@ def _answer_values(text: str) -> set[str]:
 
 
 def label_answer(value: Any) -> ParsedAnswer | None:
-    """A label as an answer: an object, a text that holds one, or a text."""
+    """A label as an answer; None if it is empty. The label may be an object, a text that contains one, or a
+    plain value."""
     if isinstance(value, Mapping):
         return ParsedAnswer("", "", "object", tuple(value.items()), "", "") if value else None
     if isinstance(value, str):
@@ -122,25 +123,32 @@ def label_answer(value: Any) -> ParsedAnswer | None:
 
 
 def fields_of(value: Any) -> list[str]:
-    """Names of a label's fields; none of a plain value."""
+    """Names of a label's fields; empty for a plain value."""
     answer = label_answer(value)
     return [] if answer is None else [key for key, _ in answer.fields if key]
 
 
 def common(values: Sequence[Any]) -> tuple[str, int] | None:
-    """The most frequent of some labels, and how often it comes."""
+    """The most frequent label, and how often it occurs; None if there are no labels."""
     found = Counter(folded(written(value)) for value in values if value not in (None, ""))
     return found.most_common(1)[0] if found else None
 
 
 def tags_of_answers(prompt: str) -> list[str]:
-    """Tags that a prompt names, those that are for an answer first."""
+    """Tags that a prompt names. Tags whose names suggest an answer come first."""
     return sorted(tags_in(prompt), key=lambda tag: not words_of(tag) & ANSWERING)
 
 
 def writings(value: Any, prompt: str, full: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The forms of an answer that is made of a label, each with its name. The prompt's tag comes first. The
-    tags of answers that scored full, the bare form, and usual tags follow."""
+    """(name, text) of the forms in which a label may be written as an answer.
+
+    The prompt's tags come first. The tags of full-scoring answers, the form without a tag, and usual tags
+    follow.
+
+    Args:
+        value: the label.
+        full: answers that scored full.
+    """
     answer = label_answer(value)
     if answer is None:
         return

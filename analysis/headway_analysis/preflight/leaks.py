@@ -1,4 +1,4 @@
-"""A label's value in the prompt, or in what a tool says unasked."""
+"""Finds leaks of a label: its value in the prompt, or in a tool's result."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from headway_analysis.preflight.evidence import Sampled, ToolResult
 from headway_analysis.preflight.labels import TOLD, Label, label_answer, words_of
 
 NEAR: Final = 40
-"""Characters before a value in which a word tells that it is the label."""
+"""Characters before a value in which a word may mark the value as the label."""
 DEPTH: Final = 4
-"""Levels of a tool's answer that are looked through."""
+"""Levels of a tool's result that are searched."""
 
 
 def in_prompt(one: Sampled, label: Label) -> str | None:
-    """Where the prompt tells the label of its row; None if it does not.
+    """The part of the prompt that reveals the row's label; None if no part does.
 
     A leak is a whole object equal to the label, or a value after a word such as `expected` or the column's
     name. The bare value is not a leak: tasks that extract text have it in their prompt.
@@ -59,10 +59,10 @@ def _after_a_word(value: Any, text: str, label: Label) -> str | None:
 
 
 def in_tool(one: Sampled, label: Label) -> tuple[ToolResult, str] | None:
-    """The first tool answer that gives the label away by name, and the field that does.
+    """The first tool result that reveals the label by name, and the field that reveals it.
 
-    A field counts whose name is the label's column or tells that it is the label, and whose value is the
-    row's. If the column's name says nothing of a label, a tool may rightly return such a fact.
+    A field reveals the label if its value is the row's label, and its name says so or is the column's name.
+    If the column's name does not suggest a label, a tool may legitimately return a field of this name.
     """
     value = one.row.get(label.column)
     for result in one.results:
@@ -76,13 +76,13 @@ def in_tool(one: Sampled, label: Label) -> tuple[ToolResult, str] | None:
 
 
 def _computed(one: Sampled, result: ToolResult) -> bool:
-    """Whether an argument of the call is not in the row: then the tool may compute the answer."""
+    """Whether an argument of the call is not in the row, so that the tool may have computed the answer."""
     known = folded(json.dumps(one.row, default=str))
     return any(isinstance(value, str) and folded(value) not in known for value in result.arguments.values())
 
 
 def whole_in_first(one: Sampled, label: Label) -> ToolResult | None:
-    """The first tool answer, if it alone has every field of a label of two or more."""
+    """The first tool result, if it has every field of a label with two or more fields; else None."""
     wanted = _object(one.row.get(label.column))
     if wanted is None or len(wanted) < 2 or not one.results:
         return None
@@ -116,7 +116,7 @@ def _fields(value: Any, depth: int) -> Iterator[tuple[str, Any]]:
 
 
 def _unpacked(value: Any) -> Any:
-    """What a text holds that is itself a JSON object or list."""
+    """The JSON object or list in a text; other values stay as they are."""
     if not isinstance(value, str) or value[:1] not in ("{", "["):
         return value
     try:

@@ -1,4 +1,4 @@
-"""Answers that score full, changed in one way each: what a judge should refuse, and what it should not."""
+"""Full-scoring answers, each changed in one way. A judge should refuse some of them, and accept others."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from headway_analysis.preflight.answers import Fields, ParsedAnswer
 
 OTHER_TAG: Final = "other"
 MAX_FIELDS: Final = 4
-"""Fields of one answer that are dropped, and altered, one at a time."""
+"""The most fields of an answer that are dropped or altered, one at a time."""
 WORDS: Final = 5
-"""A value with more words is prose, which no judge compares."""
+"""A value with more words counts as prose, which judges do not compare."""
 PROSE: Final = frozenset(
     (
         "reason", "reasoning", "rationale", "explanation", "thought", "thoughts",
@@ -24,7 +24,7 @@ PROSE: Final = frozenset(
 )  # fmt: skip
 """Fields that accompany an answer, and are rightly not judged."""
 DIGITS: Final = 300
-"""Maximum characters of a number that is altered by its size; a longer one is replaced by another."""
+"""Maximum characters of a number that is altered by arithmetic. A longer number is replaced by 7."""
 _NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
 
 
@@ -49,9 +49,9 @@ def mutants_of(
     """Every mutant of an answer.
 
     Args:
-        others: values of each field in other answers; an altered field gets one of them.
-        asked_tags: tags that the prompt names. No other tag is changed.
-        wanted: fields that were asked for; None: all of them. A model may add others, which nobody judges.
+        others: field -> its values in other answers. An altered field gets one of them.
+        asked_tags: tags that the prompt names. Other tags are not changed.
+        wanted: fields that the task asks for. None: all fields. A model may add fields that nobody judges.
     """
     names = judged_fields(answer, wanted)
     harmful = [*_dropped(answer, names), *_altered(answer, names, others), *_tagged(answer, asked_tags)]
@@ -61,13 +61,13 @@ def mutants_of(
 
 
 def judged_fields(answer: ParsedAnswer, wanted: Collection[str] | None = None) -> list[str]:
-    """Names of the fields that a judge should look at; the first `MAX_FIELDS`."""
+    """Names of the fields that a judge should look at, at most `MAX_FIELDS`."""
     found = [key for key, value in answer.fields if not is_prose(key, value)]
     return [key for key in found if wanted is None or key in wanted][:MAX_FIELDS]
 
 
 def is_prose(key: str, value: Any) -> bool:
-    """Whether a field or argument is prose beside the judged values, by its name or its number of words."""
+    """Whether a field or argument is prose that judges ignore, by its name or its number of words."""
     words = len(value.split()) if isinstance(value, str) else 0
     return bool(key) and (key.lower() in PROSE or words > WORDS)
 
@@ -112,7 +112,7 @@ def wrong(answer: ParsedAnswer, others: Mapping[str, Sequence[Any]]) -> ParsedAn
 
 
 def altered(value: Any, others: Sequence[Any] = ()) -> Any:
-    """Another value of the same kind: one of `others` if there is one."""
+    """A different value of the same type: one of `others`, if one of them differs."""
     for other in others:
         if type(other) is type(value) and _plain(other) != _plain(value) and not _alike(other, value):
             return other
@@ -130,7 +130,7 @@ def altered(value: Any, others: Sequence[Any] = ()) -> Any:
 
 
 def _other_number(number: int | float) -> int | float:
-    """A number that is outside any tolerance of the given one."""
+    """A number so far from the given one that no tolerance accepts it."""
     return number + 7 + abs(number) // 2
 
 
@@ -139,9 +139,10 @@ def _plain(value: Any) -> str:
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Whether a judge that looks for a word might take both texts for the same.
+    """Whether a judge that searches for a word might accept either text for the other.
 
-    One is in the other, or they are prose that begins or ends with one word: `so it is a refund`.
+    This is so if one text contains the other. It is also so for prose with the same first or last word, such
+    as `so it is a refund`.
     """
     if not isinstance(one, str) or not isinstance(other, str):
         return False

@@ -1,6 +1,6 @@
 """Generates docs/preflight.md, which describes every check, from the definitions of the checks.
 
-`python -m headway_analysis.preflight.page [--check]` writes it, or reports that it differs.
+`python -m headway_analysis.preflight.page [--check]` writes the page, or reports that it differs.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def page() -> str:
 
 
 def section(check: Check) -> str:
-    """What the page says of one check."""
+    """The section of docs/preflight.md about one check."""
     lines = [
         f"### {check.id}",
         "",

@@ -1,8 +1,9 @@
-"""Plays a script: yields the requests to its sandbox in their order, and returns the result.
+"""Plays a script: a generator that yields the requests to the sandbox in their order, and returns the result.
 
-It sends nothing itself. A coordinator plays a script over its broker's leases, and a test over a process of
-its own, with the same result. The caller sends each request to the sandbox (`headway_api.sandbox_api`) and
-its reply back into the generator, or throws `NoReplyError` if there is none:
+The generator itself sends nothing. So a coordinator can play a script in a sandbox that it leases, and a test
+in a local process, with the same result. The caller sends each request to the sandbox
+(`headway_api.sandbox_api`), and sends the reply back into the generator. If there is no reply, it throws
+`NoReplyError`:
 
     play = played(script, time.monotonic)
     request = next(play)
@@ -25,9 +26,9 @@ Request = ResetRequest | ToolCall | FinishRequest
 Reply = ResetReply | ToolReply | FinishReply
 Play = Generator[Request, Reply, PlayedScript]
 Turns = Generator[Call, ToolResult, "str | None"]
-"""What an agent does: it yields calls, is sent their results, and returns the text it ends with, or None."""
+"""An agent's episode: it yields calls, receives their results, and returns its last text, or None."""
 Agent = Callable[[ResetReply], Turns]
-"""Begins with what the environment's reset said."""
+"""Begins an episode from the reply to the environment's reset."""
 
 
 class NoReplyError(Exception):
@@ -43,7 +44,7 @@ class NoReplyError(Exception):
 
 
 class EpisodeCutError(Exception):
-    """Raised by an agent that is out of turns, tokens or context. `answer`: its unfinished answer."""
+    """An agent raises this when it is out of turns, tokens or context. `answer`: its unfinished answer."""
 
     def __init__(self, answer: str | None = None) -> None:
         super().__init__("the episode is truncated")
@@ -51,7 +52,7 @@ class EpisodeCutError(Exception):
 
 
 def each(calls: Iterable[Call]) -> Generator[Call, ToolResult, list[ToolResult]]:
-    """These calls one after another, whatever their results: `results = yield from each(calls)`."""
+    """Makes these calls in their order, regardless of results: `results = yield from each(calls)`."""
     results = []
     for call in calls:
         result = yield call
@@ -60,7 +61,7 @@ def each(calls: Iterable[Call]) -> Generator[Call, ToolResult, list[ToolResult]]
 
 
 def of_script(script: Script) -> Agent:
-    """The agent that does what a script says, whatever the tools answer."""
+    """An agent that follows a script, regardless of what the tools answer."""
 
     def agent(first: ResetReply) -> Turns:
         yield from each(script.calls)
@@ -70,7 +71,13 @@ def of_script(script: Script) -> Agent:
 
 
 def played(script: Script, clock: Callable[[], float], agent: Agent | None = None) -> Play:
-    """Reset, calls, finish. `agent` decides on calls and answer in the script's place."""
+    """Plays a script: reset, tool calls, finish.
+
+    Args:
+        script: the row and seed, and the calls and answer unless `agent` is given.
+        clock: gives the time in seconds.
+        agent: decides on calls and answer instead of the script.
+    """
     began = clock()
     so_far = PlayedScript(script)
     results: list[ToolResult] = []
@@ -113,7 +120,7 @@ def played(script: Script, clock: Callable[[], float], agent: Agent | None = Non
 def _called(
     turns: Turns, results: list[ToolResult], clock: Callable[[], float]
 ) -> Generator[Request, Reply, str | None]:
-    """Carry out the agent's calls, until it ends or a tool ends the episode; the text it ends with."""
+    """Execute the agent's calls until the agent or a tool ends the episode. Returns the agent's last text."""
     try:
         call = next(turns)
         while True:
@@ -132,7 +139,7 @@ def _called(
 def conversation(
     first: Sequence[JsonView], results: Sequence[ToolResult], answer: str | None
 ) -> list[dict[str, Any]]:
-    """The messages that a judge sees: one call a turn, and last what the agent said."""
+    """The messages that a judge sees: one tool call a turn, and at the end the agent's answer."""
     messages = [dict(message) for message in first]
     for number, result in enumerate(results):
         function = {"name": result.name, "arguments": json.dumps(dict(result.arguments))}

@@ -1,4 +1,4 @@
-"""`preflight.json` and `preflight.md`: what every check found, with its number, threshold and evidence."""
+"""`preflight.json` and `preflight.md`: each check's finding, with its number, threshold and evidence."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from headway_api.bounds import shortened
 VERSION: Final = 1
 """The document's version. A field may be added under the same version; none is renamed or removed."""
 TEXT: Final = 1_000
-"""Characters of a sentence."""
+"""Maximum characters of an observation or an advice."""
 TITLE: Final = 200
+"""Maximum characters of an example's title, and of a number's name."""
 EVIDENCE: Final = 4_000
-"""Characters of an example."""
+"""Maximum characters of an example."""
 NUMBERS: Final = 64
-"""Numbers of a check."""
+"""Maximum further numbers of a check."""
 PAGE: Final = "docs/preflight.md"
 
 
 def document(baseline: Baseline, found: Sequence[Finding]) -> dict[str, Any]:
-    """`preflight.json`, bounded in size whatever was found."""
+    """The contents of `preflight.json`. Their size is bounded."""
     facts = baseline.facts
     counts = Counter(finding.verdict for finding in found)
     return {
@@ -75,7 +76,7 @@ def _example(example: Example) -> dict[str, Any]:
 
 
 def markdown(found: Mapping[str, Any]) -> str:
-    """`preflight.md`, of what `document` made."""
+    """The text of `preflight.md`, from the result of `document`."""
     return "\n".join(_lines(found)) + "\n"
 
 
@@ -111,7 +112,7 @@ def _section(each: Mapping[str, Any]) -> Iterator[str]:
     for example in each.get("examples", ()):
         episode = f", episode `{example['episode']}`" if "episode" in example else ""
         yield from ("", f"{_plain(example['title'])}{episode}:", "")
-        # Indented, because an indented line cannot end the block, whatever its text.
+        # Indented lines form a code block, which no text in them can end.
         yield from (f"    {line}" for line in example["text"].splitlines())
 
 
@@ -127,7 +128,7 @@ def _short(value: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    """A text that Markdown shows as it is."""
+    """The text, escaped so that Markdown shows it literally."""
     return "".join(f"\\{sign}" if sign in "<>[]*#|" else sign for sign in text)
 
 

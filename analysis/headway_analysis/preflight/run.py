@@ -1,4 +1,4 @@
-"""A preflight: what has to be played, what was found, and whether the job goes on."""
+"""A preflight: which scripts must be played, what each check finds, and whether the job goes on."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ class Decision:
     """The verdict of a preflight."""
 
     stops: list[Finding]
-    """Checks that failed, and stop the job."""
+    """Findings of checks that failed, and that stop the job."""
     warns: list[Finding]
-    """Checks that are only reported: warnings, and failures under policy Warn."""
+    """Findings that are only reported: warnings, and failures under policy Warn."""
     unknown: list[Finding]
 
     @property
     def goes_on(self) -> bool:
-        """Whether the job does."""
+        """Whether the job goes on."""
         return not self.stops
 
 
 def scripts_of(
     baseline: Baseline, overrides: Mapping[str, Policy] | None = None, checks: Sequence[Check] = CHECKS
 ) -> list[Script]:
-    """All scripts to play. A script with `after` follows the script of that label."""
+    """All scripts to play. A script with `after` must be played after the script with that label."""
     return [script for check in _on(checks, overrides) for script in _scripts(check, baseline)[0]]
 
 
@@ -49,8 +49,8 @@ def findings(
     """What each check finds, in the catalogue's order.
 
     Args:
-        played: scripts as they were played, in any order; some may lack.
-        overrides: policy of single checks; those that are Off find nothing.
+        played: results of the scripts, in any order; some may be missing.
+        overrides: id of a check -> its policy. A check with the policy Off has no finding.
     """
     by_check: dict[str, dict[str, PlayedScript]] = {}
     for one in played:
@@ -59,7 +59,7 @@ def findings(
 
 
 def _found(check: Check, baseline: Baseline, runs: Mapping[str, PlayedScript]) -> Finding:
-    """What one check finds; Unknown if it fails itself, unless a failure is sure without its scripts."""
+    """One check's finding. It is Unknown if the check's own code raises, unless its judge returns Fail."""
     scripts, broken = _scripts(check, baseline)
     found = _judged(check, baseline, [runs[each.label] for each in scripts if each.label in runs])
     return found if broken is None or found.verdict == "Fail" else broken
@@ -88,9 +88,10 @@ def _itself(check: Check, error: Exception) -> Finding:
 def certain_failure(
     baseline: Baseline, overrides: Mapping[str, Policy] | None = None, checks: Sequence[Check] = CHECKS
 ) -> Finding | None:
-    """A failure that is certain over the episodes so far, asked as often as one likes.
+    """A failure that no further episode can change; None if there is none so far.
 
-    Only checks that count evidence over time (`stops_early`) are asked, so that no look raises their error.
+    The caller may ask after every episode. Only checks with `stops_early` take part: their judges allow for
+    repeated looks, so these do not increase their error.
     """
     for check in _on(checks, overrides):
         if check.stops_early and (found := _judged(check, baseline, ())).verdict == "Fail":
@@ -105,7 +106,7 @@ def verdict(
 
     Args:
         policy: `spec.preflight.policy`.
-        overrides: `spec.preflight.checks`, by the check's id.
+        overrides: `spec.preflight.checks`: id of a check -> its policy.
     """
     own = overrides or {}
     asked = [(finding, own.get(finding.check, policy)) for finding in found]
@@ -122,7 +123,7 @@ def verdict(
 
 
 def gravest_first(found: Sequence[Finding]) -> list[Finding]:
-    """Failures, warnings, what is not known, then the rest; each in the catalogue's order."""
+    """The findings sorted by verdict: Fail, Warn, Unknown, Pass. Equal verdicts keep their order."""
     return sorted(found, key=lambda finding: GRAVEST_FIRST.index(finding.verdict))
 
 

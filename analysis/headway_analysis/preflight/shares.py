@@ -1,4 +1,4 @@
-"""Shares with their intervals, how many episodes would tell, and evidence that may be looked at anytime."""
+"""Shares with intervals, numbers of episodes that suffice, and evidence that may be tested at any time."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from typing import Final
 from scipy.special import betaincinv
 
 TAIL: Final = 0.025
-"""Outside each end of an interval."""
+"""Probability outside each end of an interval."""
 ALPHA: Final = 0.05
-"""Largest chance that evidence is wrong."""
+"""Largest probability that evidence is wrong."""
 CERTAIN: Final = 1 / ALPHA
-"""A test martingale reaches it with a chance of `ALPHA` at most, however often one looks (Ville 1939)."""
+"""Evidence is certain from this value on. By chance, a test martingale reaches it with a probability of at
+most `ALPHA`, however often it is tested (Ville 1939)."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """A share of what was counted, with Clopper and Pearson's (1934) interval of 95 %."""
+    """A share of trials that hit, with Clopper and Pearson's (1934) 95 % interval."""
 
     value: float
     low: float
@@ -32,7 +33,7 @@ class Share:
 
 
 def share(hits: int, total: int) -> Share:
-    """`hits` of `total` as a share; without trials the interval is 0 to 1."""
+    """`hits` of `total` trials as a share. Without trials the interval is 0 to 1."""
     if total <= 0:
         return Share(0.0, 0.0, 1.0, 0, 0)
     low = float(betaincinv(hits, total - hits + 1, TAIL)) if hits else 0.0
@@ -41,24 +42,27 @@ def share(hits: int, total: int) -> Share:
 
 
 def enough_without(rate: float, tail: float = ALPHA) -> int:
-    """How many trials without a hit show, with an error of `tail`, that the rate is below `rate`."""
+    """How many trials without any hit show, with an error of `tail`, that the true rate is below `rate`."""
     return math.ceil(math.log(tail) / math.log1p(-rate))
 
 
 def enough_with(rate: float) -> int:
-    """How many trials that all hit put the lower bound of `share` above `rate`."""
+    """How many trials, if all of them hit, put the lower bound of `share` above `rate`."""
     return math.floor(math.log(TAIL) / math.log(rate)) + 1
 
 
 def evidence_below(hits: int, total: int, rate: float, instead: Sequence[tuple[float, float]]) -> float:
     """Evidence that trials hit less often than `rate`, as a test martingale (Wald 1945; Ville 1939).
 
-    The likelihood under rates below `rate`, over that under `rate`. Its mean never grows if the true rate
-    is `rate` or more. So it may be looked at after every trial: it reaches `CERTAIN` with a chance of
-    `ALPHA` at most.
+    The evidence is the likelihood under rates below `rate`, divided by the likelihood under `rate`. Its mean
+    never grows if the true rate is `rate` or more. So it may be tested after every trial: it then reaches
+    `CERTAIN` with a probability of at most `ALPHA`.
 
     Args:
-        instead: rates below `rate`, each with its weight; weights add up to 1.
+        hits: number of trials that hit.
+        total: number of trials.
+        rate: the rate to compare with.
+        instead: (rate, weight) of rates below `rate`; the weights add up to 1.
     """
     misses = total - hits
     return math.fsum(
@@ -74,7 +78,7 @@ def evidence_above(hits: int, total: int, rate: float, instead: Sequence[tuple[f
 
 
 def whole_groups(episodes: int, group_size: int, rows: int) -> int:
-    """Episodes of whole groups: at least as many as `episodes`, and at least one group for each row."""
+    """The number of episodes in whole groups: at least `episodes`, and at least one group for each row."""
     size = max(1, group_size)
     return max(math.ceil(episodes / size), rows) * size
 
@@ -86,7 +90,7 @@ def _power(base: float, exponent: int) -> float:
 
 
 def ranks(values: Sequence[float]) -> list[float]:
-    """The rank of each value from 1; equal ones share the mean of theirs."""
+    """The rank of each value, from 1. Equal values all get the mean of their ranks."""
     order = sorted(range(len(values)), key=lambda at: values[at])
     found = [0.0] * len(values)
     start = 0
@@ -112,7 +116,7 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float |
 
 
 def quantile(values: Sequence[float], part: float) -> float:
-    """The smallest value that at least `part` of the values do not exceed; 0 of none."""
+    """The smallest value that at least the share `part` of all values does not exceed; 0 without values."""
     if not values:
         return 0.0
     ordered = sorted(values)

@@ -94,7 +94,7 @@ def _against(
 
 
 def _tried_to_go_back(context: RemedyContext) -> bool:
-    """Whether the spec allows going back, and a signal has caused it before. A person's order does not count."""
+    """Whether the spec allows going back, and a signal has caused it before. Persons' orders do not count."""
     allowed = "RollBack" in context.spec.collapse.remedies
     own = [entry for entry in context.course.entries if entry.decision.signal is not None]
     return allowed and any(entry.remedy == "RollBack" and entry.is_in_force for entry in own)

@@ -1,4 +1,4 @@
-"""An episode turn by turn: which message each turn said, its tool calls and their answers."""
+"""An episode turn by turn: the message of each turn, its tool calls and their answers."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Call:
     name: str
     arguments: dict[str, Any]
     answer: str | None
-    """None if the tool was not called: the episode ended before."""
+    """The tool's answer. None if the tool was not called, because the episode had ended."""
     begun: float
     ended: float
-    """Unix times; both are the end of the turn if records have no times of tools."""
+    """`begun` and `ended` are Unix times. If the record has no times of tools, both are the turn's end."""
 
     @property
     def failed(self) -> bool:
@@ -43,11 +43,11 @@ class Step:
     calls: tuple[Call, ...]
     begun: float
     ended: float
-    """Unix times. If records have no time of a turn, the turns of an episode share its time equally."""
+    """`begun` and `ended` are Unix times. If the record has no times of turns, all turns get equal time."""
 
 
 def steps(episode: EpisodeRecord) -> list[Step]:
-    """Every turn in its order."""
+    """Every turn of an episode, in order."""
     places, times = iter(answer_places(episode)), _times(episode)
     found = []
     for (begun, ended), until, turn in zip(times, [*times[1:], None], episode.turns, strict=True):
@@ -60,7 +60,7 @@ def steps(episode: EpisodeRecord) -> list[Step]:
 
 
 def is_timed(episode: EpisodeRecord) -> bool:
-    """Whether the record says when each turn was."""
+    """Whether the record has the times of every turn."""
     return sum(span.kind == "turn" for span in episode.spans) == len(episode.turns)
 
 
@@ -75,7 +75,7 @@ def _times(episode: EpisodeRecord) -> list[tuple[float, float]]:
 
 
 def _tools(episode: EpisodeRecord, after: float, until: float) -> list[EpisodeSpan]:
-    """The tools that were called between two turns."""
+    """Spans of the tools that were called between two moments, in Unix time; empty if turns have no times."""
     tools = [span for span in episode.spans if span.kind == "tool"] if is_timed(episode) else []
     return [span for span in tools if after <= episode.started_at + span.began < until]
 
@@ -94,8 +94,14 @@ def first(episode: EpisodeRecord) -> Sequence[Message]:
 
 
 def _calls(episode: EpisodeRecord, at: int, ended: float, tools: list[EpisodeSpan]) -> Iterator[Call]:
-    """The calls of one message, with the answers that follow it. `tools`: spans of the tools that were called
-    after the message. An unreadable call has no span."""
+    """The calls of one message, with the answers that follow it.
+
+    Args:
+        at: index of the message.
+        ended: Unix time at which its turn ended.
+        tools: spans of the tools that were called after the message. An unreadable call has no span. Those
+            that are found are removed from the list.
+    """
     messages, start = episode.messages, episode.started_at
     answers = {
         message.get("tool_call_id"): text(message)
@@ -114,7 +120,7 @@ def _calls(episode: EpisodeRecord, at: int, ended: float, tools: list[EpisodeSpa
 
 
 def arguments(function: Mapping[str, Any]) -> dict[str, Any]:
-    """A call's arguments as an object; anything else is kept under `arguments`."""
+    """A call's arguments as an object. If they are no JSON object, they are kept as its field `arguments`."""
     given = function.get("arguments", "{}")
     try:
         found = json.loads(given) if isinstance(given, str) else given

@@ -1,4 +1,4 @@
-"""`report.json`: what an evaluation found, every measure with its interval. A pure function of the run."""
+"""`report.json`: an evaluation's results, every measure with its interval. A pure function of the run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOTES: Final = {
     Why.NO_SPREAD: "all values are the same, and nothing bounds what another row would give",
 }
 Days = Mapping[date, Mapping[str, float]]
-"""Quantity by UTC day and usage class, and by model as `prices.of` names it."""
+"""UTC day -> key of the bill (`prices.of`: class, or class and model) -> quantity."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,14 @@ class CandidateTries:
 
     name: str
     stage: str
-    """Complete, or Failed."""
+    """`Complete` or `Failed`."""
     tries: Sequence[Try]
     reason: str | None = None
-    """Why it failed, in one word."""
+    """Why the candidate failed, as one word; None if it did not fail."""
     message: str | None = None
-    """Why it failed: the field and the fix."""
+    """Why the candidate failed, with the field and the fix; None if it did not fail."""
     dropped: Mapping[str, str] = field(default_factory=dict)
-    """Parameters that an endpoint refused -> the one sent instead, or an empty string."""
+    """Parameter that the endpoint refused -> the parameter sent instead; empty if none is sent."""
 
 
 @dataclass(frozen=True)
@@ -54,18 +54,18 @@ class Finished:
 
     job: EvalConfig
     standings: Sequence[CandidateTries]
-    """In the order of the spec."""
+    """The candidates, in the order of the spec."""
     rows: int
     """Rows of the job's own dataset, on which each candidate was to be measured."""
     days: Days
-    """What the ledger bills for the whole job."""
+    """Usage that the ledger bills for the whole job."""
     book: PriceBook
     estimate: Mapping[str, Any] | None = None
     """The estimated cost beside the actual one; None if there was no estimate."""
 
 
 def document(run: Finished, found: Comparison) -> dict[str, Any]:
-    """The report as JSON takes it."""
+    """The report as a JSON document."""
     return {
         "version": VERSION,
         "definitions": DEFINITIONS,
@@ -115,7 +115,7 @@ def _time(at: float | None) -> str | None:
 
 
 def _headline(run: Finished, found: Comparison) -> dict[str, Any] | None:
-    """The gate's candidate; without a gate, the one with the best external score."""
+    """The external score of the gate's candidate; without a gate, that of the candidate with the best."""
     gate = run.job.spec.gate
     name = gate.candidate if gate is not None else found.best()
     score = None if name is None else found.estimate(name, HEADLINE)
@@ -150,7 +150,7 @@ def _candidate(run: Finished, standing: CandidateTries, found: Comparison) -> di
 
 
 def model_of(job: EvalConfig, name: str) -> dict[str, Any]:
-    """What a candidate stands for: as it was resolved, and what the spec says of an endpoint or a rescore."""
+    """What a candidate is: the resolved model or checkpoint, the endpoint, or the run to be scored again."""
     resolved = next((each for each in job.candidates if each.name == name), None)
     found = {} if resolved is None else resolved.model_dump(mode="json", by_alias=True, exclude_none=True)
     asked = _asked(job, name)
@@ -173,14 +173,14 @@ def _address(url: str) -> str:
 
 
 def estimate(found: Estimate) -> dict[str, Any]:
-    """An estimate; if it has no interval, `note` says why."""
+    """An estimate as JSON; if it has no interval, `note` says why."""
     fields = {key: value for key, value in asdict(found).items() if key not in ("n", "why")}
     why = None if found.why is None else {"why": found.why.value, "note": NOTES.get(found.why)}
     return {**fields, "rows": found.n, **(why or {})}
 
 
 def difference(found: Difference) -> dict[str, Any]:
-    """A paired difference; `note` says when no verdict is possible."""
+    """A paired difference as JSON; it has a `note` if there are too few rows for a verdict."""
     fields = {key: value for key, value in asdict(found).items() if key not in ("n", "finding")}
     note = {"note": TOO_FEW} if found.finding is Finding.TOO_FEW_ROWS else {}
     return {**fields, "rows": found.n, "finding": found.finding.value, **note}
@@ -207,10 +207,10 @@ def uncounted(tries: Iterable[Try]) -> int:
 
 
 def gaps(dropped: Mapping[str, str], answers: int, unpriced: Sequence[str]) -> list[str]:
-    """What is missing from a candidate's results, a sentence each.
+    """What is missing from a candidate's results, one text for each gap.
 
     Args:
-        dropped: parameters that its endpoint refused -> the one sent instead, or an empty string.
+        dropped: parameter that its endpoint refused -> the parameter sent instead; empty if none is sent.
         answers: number of answers whose tokens its endpoint did not report.
         unpriced: classes of usage that have no price.
     """
@@ -228,15 +228,15 @@ def gaps(dropped: Mapping[str, str], answers: int, unpriced: Sequence[str]) -> l
 
 
 def differing(tries: Iterable[Try]) -> int:
-    """Number of tool calls with another answer than in the run that is scored again."""
+    """Number of tool calls whose answer differs from the answer in the run that is scored again."""
     return sum(each.differing_answers for each in tries)
 
 
 def otherwise(answers: int) -> list[str]:
-    """A sentence if tools gave other answers than in the run that is scored again.
+    """A text, if tools answered differently than in the run that is scored again; else an empty list.
 
     Args:
-        answers: number of tool calls with another answer.
+        answers: number of tool calls whose answer differs.
     """
     if not answers:
         return []
@@ -247,12 +247,12 @@ def otherwise(answers: int) -> list[str]:
 
 
 def used_by(tries: Iterable[Try]) -> dict[str, float]:
-    """What some tries used, by class."""
+    """What some tries used together, by class of usage."""
     return _summed(each.usage for each in tries)
 
 
 def _summed(amounts: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """By class."""
+    """The sums of some amounts by class of usage, over all models."""
     return _added(amounts, class_of)
 
 
@@ -280,8 +280,8 @@ def _model(name: str) -> str | None:
 
 
 def _book(book: PriceBook) -> dict[str, Any]:
-    """The price book of the job; `own` are the prices of models that `models` does not name, if they are
-    not the job's."""
+    """The job's price book as JSON. Models that `models` does not name have the prices of `own`, if an entry
+    has `own`, and otherwise those of the job's own model."""
     fields = book.as_object()
     for entry, found in zip(book.entries, fields["entries"], strict=True):
         for model, prices in entry.models.items():  # a class without a price of the model has the entry's own
@@ -292,7 +292,7 @@ def _book(book: PriceBook) -> dict[str, Any]:
 
 
 def _usage(run: Finished) -> dict[str, Any]:
-    """The bill of the job, and the part of it that belongs to no try."""
+    """The job's bill, and the part of the bill that belongs to no try."""
     billed = _summed(run.days.values())
     tried = used_by(each for standing in run.standings for each in standing.tries)
     return {
@@ -307,7 +307,7 @@ def _usage(run: Finished) -> dict[str, Any]:
 
 
 def of_no_try(run: Finished) -> list[dict[str, Any]]:
-    """What the ledger bills beyond the tries: day, class, model if it is not the job's own, quantity."""
+    """Billed usage that belongs to no try: day, class, model (None for the job's own), quantity."""
     tried: dict[date, list[Mapping[str, float]]] = {}
     for each in (each for standing in run.standings for each in standing.tries):
         for day, used in each.usage_by_day.items():
@@ -320,11 +320,11 @@ def of_no_try(run: Finished) -> list[dict[str, Any]]:
 
 
 def remainder(total: Mapping[str, float], part: Mapping[str, float]) -> dict[str, float]:
-    """What `total` has beyond `part`, by class; rounding errors are left out."""
+    """`total` minus `part`, by name. Differences that are only rounding errors are left out."""
     left = {name: total.get(name, 0) - part.get(name, 0) for name in sorted({*total, *part})}
     return {name: amount for name, amount in left.items() if abs(amount) > 1e-6 * max(1.0, part.get(name, 0))}
 
 
 def _dollars(amount: Decimal | None) -> str | None:
-    """Exactly, without an exponent; None if it is not known."""
+    """An exact amount without an exponent; None if it is not known."""
     return None if amount is None else f"{amount:f}"

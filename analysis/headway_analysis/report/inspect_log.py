@@ -1,8 +1,9 @@
-"""Episodes as a log of Inspect AI, which `inspect view` shows turn by turn: a candidate's, or some of a run.
+"""Episodes as a log of Inspect AI, which `inspect view` shows turn by turn.
 
-A sample is a try: its id is the row, its epoch the try. Episodes are written one by one, so that no more than
-`AT_ONCE` of them are in memory. Inspect AI's own recorder writes the file: its version is pinned, since the
-recorder is not a public part of it.
+A log has all episodes of a candidate, or some episodes of a run. A sample is a try: its id is the row, its
+epoch the number of the try. Episodes are written one by one, so at most `AT_ONCE` of them are in memory.
+Inspect AI's own recorder writes the file. The version of Inspect AI is pinned, since the recorder is not part
+of its public API.
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ if TYPE_CHECKING:
 
 AT_ONCE: Final = 64
 SHOWN: Final = ("external_score", "success", "reward")
-"""Measures that the log's head shows; the report has the others."""
+"""Measures that the log's results show; the report has the others."""
 PlayedEpisode = tuple[Try, EpisodeRecord, Sequence[EpisodeRecord]]
 """A try, its episode, and the earlier attempts at it."""
 
 
 @dataclass(frozen=True)
 class Head:
-    """What a log says of its run as a whole."""
+    """What a log says about its run as a whole."""
 
     name: str
     """Name of the job."""
     namespace: str
     uid: str
     model: str
-    """Name of the model that the log is of."""
+    """Name of the model whose episodes the log has."""
     data: str
     """URI of the dataset."""
     rows: int
@@ -63,12 +64,14 @@ def write(
     found: Mapping[str, Mapping[str, Estimate]],
     played: Iterable[PlayedEpisode],
 ) -> None:
-    """Write one candidate's log. Blocking, and to be called outside of an event loop.
+    """Write one candidate's log. Blocking; call it outside of an event loop.
 
     Args:
         path: the file, with the ending `.eval`.
+        run: the finished evaluation.
+        standing: the candidate.
         found: the candidate's estimates, task -> measure -> estimate.
-        played: its tries with their episodes; they are read one by one.
+        played: the candidate's tries with their episodes. The iterable is read one item at a time.
     """
     job, spec = run.job, run.job.spec
     head = Head(
@@ -89,12 +92,13 @@ def write(
 
 
 def write_episodes(path: Path, head: Head, played: Sequence[tuple[str, PlayedEpisode]]) -> None:
-    """Write a log of some episodes of a run, without estimates. Blocking, as `write` is.
+    """Write a log of some episodes of a run, without estimates. Blocking; call it outside of an event loop.
 
     Args:
         path: the file, with the ending `.eval`.
-        played: tries with the name of the model that played each. Each has a `row_id`, and no two have the
-            same `row_id` and index: that is the name of its sample.
+        head: what the log says about the run.
+        played: the name of the model that played, and the try. `row_id` and index of a try name its sample,
+            so each try has a `row_id`, and no two have the same `row_id` and index.
     """
     tries = [one for _, (one, _, _) in played]
     asyncio.run(_write(path, head, tries, _results(tries, {}), played, None))
@@ -108,7 +112,7 @@ async def _write(
     played: Iterable[tuple[str, PlayedEpisode]],
     why: str | None,
 ) -> None:
-    """`why`: why the run failed; None: it did not."""
+    """Write a log. `why`: why the run failed; None if it did not fail."""
     from inspect_ai.log._log import EvalPlan
     from inspect_ai.log._recorders.eval import EvalRecorder
 
@@ -195,7 +199,7 @@ def _ends(found: Estimate) -> dict[str, float]:
 def sample(
     one: Try, episode: EpisodeRecord, earlier: Sequence[EpisodeRecord], model: str, turn_limit: int | None
 ) -> EvalSample:
-    """One try as Inspect's sample, condensed as Inspect stores it."""
+    """One try as a sample of Inspect AI, in the condensed form in which Inspect AI stores it."""
     from inspect_ai.log import EvalSample
     from inspect_ai.log._condense import condense_sample
 
@@ -228,7 +232,7 @@ def sample(
 
 
 def scores(one: Try) -> dict[str, Score]:
-    """What a try scored, and the environment's own numbers."""
+    """A try's scores, and the environment's own numbers."""
     from inspect_ai.scorer import Score
 
     found = {
@@ -312,7 +316,7 @@ def _events(
     outputs: Sequence[ModelOutput],
     model: str,
 ) -> Iterator[Event]:
-    """A model's event for each turn, and one for each tool call after it."""
+    """A model event for each turn, each followed by a tool event for each of the turn's tool calls."""
     from inspect_ai.event import ModelEvent
     from inspect_ai.model import GenerateConfig
 

@@ -1,4 +1,4 @@
-"""The messages of an episode as Inspect AI's. Pure."""
+"""The messages of an episode as messages of Inspect AI. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def messages(episode: EpisodeRecord, model: str) -> Iterator[ChatMessage]:
-    """The messages of an episode; `model` is the name of the one that sampled."""
+    """The messages of an episode; `model` is the name of the model that sampled."""
     sampled = {step.at for step in steps(episode)}
     names = {
         call.get("id"): call.get("function", {}).get("name")
@@ -73,7 +73,7 @@ def _tool_calls(message: Message) -> Iterator[Any]:
 
 
 def failure(answer: str) -> Any:
-    """The error of a tool by its answer; None if it did not fail."""
+    """The error that a tool's answer reports; None if the tool did not fail."""
     from inspect_ai.tool import ToolCallError
 
     if not answer.startswith(TOOL_ERROR):

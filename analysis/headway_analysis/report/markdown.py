@@ -1,4 +1,4 @@
-"""`report.md`: `report.json` for people, without further claims."""
+"""`report.md`: the contents of `report.json` for people. It adds no results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def markdown(report: JsonView) -> str:
     """The report as Markdown.
 
     Args:
-        report: as `document.document` makes it.
+        report: the document that `document.document` made.
     """
     parts = [
         _head(report),
@@ -126,7 +126,8 @@ def _gate(report: JsonView) -> str:
 
 
 def _suites(report: JsonView) -> str:
-    """What models could do before: each suite with its differences."""
+    """Each suite with the candidates' measures and differences. Suites show whether a model keeps its
+    abilities."""
     return _section("Suites", "\n\n".join(_task(report, suite) for suite in report["suites"]))
 
 
@@ -156,7 +157,8 @@ def _against(report: JsonView, task: str) -> str:
 
 
 def _rows(candidate: JsonView, task: str) -> str:
-    """Rows of the task that were measured; every try takes part in the rate of infrastructure errors."""
+    """Number of the task's rows that were measured. `infra_error` knows it, because this measure counts every
+    try."""
     return str(candidate["measures"][task]["infra_error"]["rows"])
 
 
@@ -193,7 +195,7 @@ def _money(amount: str) -> str:
 
 
 def _gaps(report: JsonView) -> str:
-    """What an endpoint refused or did not count, and what has no price."""
+    """Parameters that an endpoint refused, tokens that it did not count, and usage without a price."""
     lines = [
         f"- {_cell(each['name'])}: {_cell(text)}."
         for each in report["candidates"]
@@ -203,7 +205,7 @@ def _gaps(report: JsonView) -> str:
 
 
 def _scored_again(report: JsonView) -> str:
-    """Candidates whose tools answer otherwise than in the run that is scored again."""
+    """Candidates whose tools answered differently than in the run that is scored again."""
     lines = [
         f"- {_cell(each['name'])}: {_cell(text)}."
         for each in report["candidates"]
@@ -270,7 +272,7 @@ def _words(measure: str) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text that cannot break a table or begin markup."""
+    """The text, escaped so that it cannot break a table or begin markup."""
     return "".join(f"\\{c}" if c in "\\|<>*_`[]" else " " if c in "\r\n" else c for c in text)
 
 

@@ -1,7 +1,7 @@
 """`results.parquet`: one row for each candidate, dataset row and try.
 
-Every number of `report.json` follows from this table, with the prices and the settings that the report
-itself holds.
+Every number of `report.json` can be computed from this table, with the prices and the settings that the
+report itself has.
 """
 
 from __future__ import annotations
@@ -104,17 +104,17 @@ COST: Final = Column("cost", "double", "US dollars by the price book, or null.",
 
 
 def by_reason(each: Try) -> dict[str, int]:
-    """Turns of a try whose history drifted, by why."""
+    """Number of a try's turns whose history drifted, by reason."""
     return {drift.reason: drift.count for drift in each.drifts}
 
 
 def by_name(numbers: Mapping[str, float]) -> list[tuple[str, float]]:
-    """A map as Arrow takes it, in the order of its names."""
+    """A map in the form that Arrow expects, sorted by name."""
     return sorted(numbers.items())
 
 
 def bill(each: Try) -> list[dict[str, Any]]:
-    """A try's bill: day, class, model if it is not the job's own, quantity."""
+    """A try's bill: day, class, model (None for the job's own), quantity."""
     return [
         {"day": day, "class": class_of(name), "model": whose(name), "quantity": float(quantity)}
         for day, amounts in sorted(each.usage_by_day.items())
@@ -123,11 +123,11 @@ def bill(each: Try) -> list[dict[str, Any]]:
 
 
 def table(tries: Mapping[str, Iterable[Try]], price: Price | None = None) -> pa.Table:
-    """The table of some candidates, in their order, then by row and try.
+    """The table of some candidates, in the order of `tries`, then by row and try.
 
     Args:
-        tries: by candidate.
-        price: cost of a try, null if that is not known; without it the column `cost` is null.
+        tries: candidate -> its tries.
+        price: gives the cost of a try. Without it, or if a cost is unknown, the column `cost` is null.
     """
     import pyarrow as pa
 
@@ -148,7 +148,7 @@ def _cost(each: Try, price: Price | None) -> float | None:
 
 
 def parquet(found: pa.Table) -> bytes:
-    """A table as a Parquet file; equal tables are equal bytes."""
+    """A table as a Parquet file. Equal tables give equal bytes."""
     import pyarrow.parquet as pq
 
     written = io.BytesIO()
@@ -157,7 +157,7 @@ def parquet(found: pa.Table) -> bytes:
 
 
 def plain(found: pa.Table) -> list[dict[str, Any]]:
-    """A table's rows as JSON takes them, without the columns that are maps or lists."""
+    """A table's rows as JSON objects, without the columns that are maps or lists."""
     import pyarrow as pa
 
     kept = [field.name for field in found.schema if not pa.types.is_nested(field.type)]

@@ -1,12 +1,12 @@
-"""Where the seconds of a step went, and all of it as a trace that Perfetto opens. Pure.
+"""How the seconds of a step were spent, and steps and episodes as a trace for Perfetto. Pure.
 
-A learner takes one batch after another, so a step lasts from the end of the one before to its own end. The
-learner measures what it does itself, before and after its wait for the batch. It waits for the batch's last
-episode: for its sandbox, agent, turns, tools and judgement. Before that episode began, the learner waits in
-    the same way for the episode that had its place. The coordinator reports the other waits with the batch. A
-    learner that starts in the middle of a step says how long its start took.
+A learner takes one batch after another, so a step lasts from the end of the step before to its own end. The
+learner measures its own work, before and after its wait for the batch. It waits for the batch's last episode
+to finish: for its sandbox, agent, turns, tools and judgement. Before that episode began, the learner waited
+in the same way for the episode that had occupied its place. The coordinator reports all other waits with the
+batch. A learner that starts in the middle of a step reports how long its start took.
 
-Only what a process measured is accounted for. Records of older versions measured less.
+Time that no process measured counts as `UNKNOWN`. Older versions measured less.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from headway_api.records import BatchWaits, EpisodeRecord, EpisodeSpan, StepRepo
 PREFIX: Final = "timing_s/"
 WAIT: Final = "timing_s/wait_for_batch"
 NO_PARTS: Final = ("timing_s/step", "timing_s/training", WAIT)
-"""Metrics that are not parts: sums of others, and the wait that the episodes explain."""
+"""Metrics that are not parts of a step: sums of parts, and the wait for the batch, which episodes explain."""
 START: Final = "start"
 BEFORE_THE_WAIT: Final = (START, "report", "save_checkpoint", "prune")
 """What a learner does between the end of a step and its request for the next batch."""
 AGENT: Final = "agent"
-"""Kind of the span that contains the others."""
+"""Kind of the span that contains the episode's other spans."""
 PLACE: Final = "waiting for a place"
 WAITS: Final = {
     "sandbox": "waiting for a sandbox",
@@ -47,13 +47,13 @@ OF_A_BATCH: Final = {
     "storing": "storing of the batch's last group",
 }
 FORMING: Final = "forming of the batch"
-"""From when the coordinator has stored the batch's last group until it sends the batch, if it waits for
-nothing else."""
+"""Time from storing the batch's last group to sending the batch, if the coordinator waits for nothing
+else."""
 DELIVERY: Final = "delivery of the batch"
 RESTART: Final = "until the learner was started again"
 UNKNOWN: Final = "not accounted for"
 SUCCESSION: Final = 0.25
-"""Seconds between the end of an episode and the beginning of the one that takes its place, at most."""
+"""Maximum seconds between the end of an episode and the beginning of the episode that takes its place."""
 
 
 @dataclass(frozen=True)
@@ -63,16 +63,16 @@ class EpisodeTiming:
     name: str
     began: float
     ended: float
-    """Unix times."""
+    """`began` and `ended` are Unix times."""
     outcome: str
     spans: tuple[EpisodeSpan, ...]
-    """By their beginning. Of two that begin together, the longer one is first."""
+    """The episode's spans, sorted by begin. If two begin together, the longer one comes first."""
     queued: float | None = None
-    """When it began to wait for its place; None in older records."""
+    """Unix time at which the episode began to wait for a place; None in older records."""
 
     @classmethod
     def of(cls, episode: EpisodeRecord) -> EpisodeTiming:
-        """An episode's times."""
+        """The times in an episode's record."""
         return cls(
             episode.episode_id,
             episode.started_at,
@@ -90,13 +90,13 @@ class EpisodeTiming:
 
 @dataclass(frozen=True)
 class StepTime:
-    """Where the seconds of one step went."""
+    """How the seconds of one step were spent."""
 
     step: int
     seconds: float
-    """From the end of the step before to its own."""
+    """Seconds from the end of the step before to the end of this step."""
     parts: Mapping[str, float]
-    """What -> seconds, the most first; they add up to `seconds`."""
+    """Activity or wait -> seconds, the longest first. They add up to `seconds`."""
 
     @property
     def known(self) -> float:
@@ -104,12 +104,12 @@ class StepTime:
         return 1 - self.parts.get(UNKNOWN, 0.0) / self.seconds if self.seconds > 0 else 1.0
 
     def as_json(self) -> dict[str, Any]:
-        """As an object of JSON."""
+        """The step as a JSON object."""
         return {"step": self.step, "seconds": self.seconds, "parts": dict(self.parts), "known": self.known}
 
 
 def own_parts(report: StepReport) -> dict[str, float]:
-    """What the learner did itself for a step, in seconds, by the last part of a `timing_s/` name."""
+    """Seconds of the learner's own work for a step, by the metric's name without `timing_s/`."""
     return {
         name.removeprefix(PREFIX): seconds
         for name, seconds in report.metrics.items()
@@ -118,13 +118,13 @@ def own_parts(report: StepReport) -> dict[str, float]:
 
 
 def in_order(report: StepReport) -> dict[str, float]:
-    """Seconds of a step's parts, in the order in which they came, the wait for the batch among them."""
+    """Seconds of a step's parts in the order of time, including the wait for the batch."""
     before, after = _around_the_wait(report)
     return {**before, WAIT.removeprefix(PREFIX): report.metrics.get(WAIT, 0.0), **after}
 
 
 def _around_the_wait(report: StepReport) -> tuple[dict[str, float], dict[str, float]]:
-    """A learner's own parts before its wait for the batch, and those after it."""
+    """The learner's own work before its wait for the batch, and its own work after the wait."""
     own = own_parts(report)
     before: dict[str, float] = {name: own.pop(name) for name in BEFORE_THE_WAIT if name in own}
     return before, own
@@ -138,11 +138,12 @@ def laid_out(parts: Mapping[str, float], begun: float) -> Iterator[tuple[str, fl
 
 
 def spent(before: StepReport, report: StepReport, episodes: Sequence[EpisodeTiming]) -> StepTime | None:
-    """Where the time of a step went; None if its reports do not say when they ended.
+    """How the time of a step was spent; None if the reports do not say when the steps ended.
 
     Args:
-        before: the report of the step before it.
-        episodes: those of the step's batch.
+        before: the report of the step before.
+        report: the report of the step.
+        episodes: the times of the batch's episodes.
     """
     if before.ended_at is None or report.ended_at is None:
         return None
@@ -154,7 +155,7 @@ def spent(before: StepReport, report: StepReport, episodes: Sequence[EpisodeTimi
     _add(parts, waiting(delivered - waited, delivered, episodes, report.waits))
     rest = seconds - sum(parts.values()) - sum(early.values()) - sum(late.values())
     if START in early:
-        # The learner before it may have ended its last step after this one had started.
+        # The learner that was replaced may have ended its last step after the new learner had started.
         early[START] = max(0.0, early[START] + min(0.0, rest))
     _add(parts, {_learner_part(name): amount for name, amount in (early | late).items()})
     if rest > 0:
@@ -175,12 +176,16 @@ def _add(total: dict[str, float], more: Mapping[str, float]) -> None:
 def waiting(
     since: float, until: float, episodes: Sequence[EpisodeTiming], batch: BatchWaits | None = None
 ) -> dict[str, float]:
-    """What the learner waited for between two moments, by the chain of episodes that ended last.
+    """What the learner waited for between two moments, in seconds.
 
-    The seconds add up to `until - since`.
+    The function follows a chain of episodes back in time. The chain begins with the episode that ended last,
+    and continues with the episode whose place this one took. The seconds add up to `until - since`.
 
     Args:
-        batch: what the coordinator measured beside the episodes; None in older reports.
+        since: Unix time at which the wait began.
+        until: Unix time at which the wait ended.
+        episodes: the times of the batch's episodes.
+        batch: waits that the coordinator measured besides the episodes; None in older reports.
     """
     found: dict[str, float] = defaultdict(float)
     batch_waits, forming = _batch_waits(batch, until), _forming(batch)
@@ -191,7 +196,7 @@ def waiting(
         _add(found, _measured(batch_waits, ended, moment, else_by=forming))
         _add(found, _episode_waits(last, since, ended))
         before, began = _before(last, episodes), min(ended, last.began)
-        # Between two episodes of one place, or since this one began to wait for its place.
+        # The wait for the place: since the episode before left it, or since this episode was queued.
         queued = before.ended if before is not None else last.began if last.queued is None else last.queued
         moment = max(since, min(began, queued))
         found[PLACE] += max(0.0, began - moment)
@@ -201,7 +206,7 @@ def waiting(
 
 
 Interval = tuple[str, float, float]
-"""What was waited for, and the Unix times of its begin and end."""
+"""Name of an activity or wait, and the Unix times of its begin and end."""
 
 
 def _batch_waits(batch: BatchWaits | None, until: float) -> list[Interval]:
@@ -214,7 +219,7 @@ def _batch_waits(batch: BatchWaits | None, until: float) -> list[Interval]:
 
 
 def _forming(batch: BatchWaits | None) -> list[Interval]:
-    """When the coordinator formed a batch. Its other waits of that time count first."""
+    """The time in which the coordinator formed a batch. Other waits in this time take precedence."""
     waits = [] if batch is None else batch.waits
     stored = [wait.ended for wait in waits if wait.kind == "storing"]
     return [(FORMING, max(stored), batch.sent_at)] if batch is not None and stored else []
@@ -238,7 +243,7 @@ def _attempt_before(one: EpisodeTiming, episodes: Iterable[EpisodeTiming]) -> Ep
 
 
 def _episode_waits(one: EpisodeTiming, since: float, until: float) -> dict[str, float]:
-    """What an episode did between two moments. Time that no other span covers is the agent's."""
+    """Seconds of an episode's activities between two moments. Time outside all other spans is the agent's."""
     spans = [(WAITS[span.kind], one.began + span.began, one.began + span.ended) for span in one.spans]
     agent = [each for each in spans if each[0] == WAITS[AGENT]]
     inner = [each for each in spans if each[0] != WAITS[AGENT]]
@@ -248,10 +253,13 @@ def _episode_waits(one: EpisodeTiming, since: float, until: float) -> dict[str, 
 def _measured(
     intervals: Iterable[Interval], since: float, until: float, *, else_by: Sequence[Interval] = ()
 ) -> dict[str, float]:
-    """Seconds by what was measured between two moments. The rest counts as `UNKNOWN`.
+    """Seconds of each measured activity between two moments. The rest counts as `UNKNOWN`.
 
     Args:
-        else_by: what counts while none of `intervals` does.
+        intervals: activities that take precedence.
+        since: Unix time of the first moment.
+        until: Unix time of the second moment.
+        else_by: activities that count while none of `intervals` covers the time.
     """
     found, gaps = _covered(intervals, since, until)
     for gap in gaps:
@@ -264,9 +272,9 @@ def _measured(
 def _covered(
     intervals: Iterable[Interval], since: float, until: float
 ) -> tuple[dict[str, float], list[tuple[float, float]]]:
-    """Seconds of each activity between two moments, and the gaps.
+    """Seconds of each activity between two moments, and the gaps that no activity covers.
 
-    If intervals overlap, the first to begin counts.
+    If intervals overlap, the interval that began first counts.
     """
     found: dict[str, float] = defaultdict(float)
     gaps: list[tuple[float, float]] = []
@@ -284,7 +292,7 @@ def _covered(
 
 
 def trace(reports: Sequence[StepReport], episodes: Sequence[EpisodeTiming]) -> dict[str, Any]:
-    """Steps and episodes in Chrome's JSON form of traces, which ui.perfetto.dev opens."""
+    """Steps and episodes as a trace in Chrome's JSON format, which ui.perfetto.dev opens."""
     slices = [*_learner(reports), *_episodes(episodes)]
     start = min((each[2] for each in slices), default=0.0)
     events: list[dict[str, Any]] = [
@@ -307,9 +315,9 @@ def trace(reports: Sequence[StepReport], episodes: Sequence[EpisodeTiming]) -> d
 
 
 LEARNER, EPISODES = 1, 2
-"""Processes of a trace."""
+"""Process ids in a trace."""
 Slice = tuple[int, int, float, float, str, Mapping[str, Any]]
-"""Process, lane, Unix times of begin and end, name, and what else is known."""
+"""Process, lane, Unix times of begin and end, name, and further arguments."""
 
 
 def _learner(reports: Sequence[StepReport]) -> Iterator[Slice]:
@@ -324,7 +332,7 @@ def _learner(reports: Sequence[StepReport]) -> Iterator[Slice]:
 
 
 def _episodes(episodes: Sequence[EpisodeTiming]) -> Iterator[Slice]:
-    """Each episode in the lowest free lane."""
+    """The slices of each episode, in the lowest lane that is free when the episode begins."""
     free: list[int] = []
     busy: list[tuple[float, int]] = []
     for each in sorted(episodes, key=lambda one: one.began):

@@ -1,11 +1,11 @@
-"""Signs that training goes wrong, as pure functions over what is known of its steps.
+"""Signs that training goes wrong, as pure functions over the metrics of a job's steps.
 
-history.py      the metrics of steps and validations, as they came
+history.py      the metrics of steps and validations that are known so far
 definition.py   what a signal is: its number, its threshold, what to change first
-standing.py     from readings to a state, with hysteresis
+standing.py     turns a signal's readings into a state, with hysteresis
 evidence.py     the statistics that judges share
 judges/         how each number is computed, and compared with its threshold
-catalogue/      all signals, as people read of them
+catalogue/      all signals, with their descriptions for people
 watch.py        a job's signals, step by step
-page.py         what documentation, runbooks and the chart say of them
+page.py         writes the documentation, the runbooks and the chart's alerts from the signals
 """

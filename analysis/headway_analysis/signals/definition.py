@@ -14,11 +14,11 @@ Severity = Literal["critical", "warning", "info"]
 
 
 class Level(Enum):
-    """The level of a number, compared with the threshold."""
+    """On which side of its threshold a signal's number is."""
 
     CLEAR = "clear"
     BETWEEN = "between"
-    """Neither: the state remains as it is."""
+    """Neither over nor clear: the state remains as it is."""
     OVER = "over"
 
 
@@ -30,22 +30,23 @@ class Reading:
     value: float
     threshold: float
     observed: str
-    """What was seen, with the numbers: the first half of the message."""
+    """The observation in words, with its numbers: the first half of the message."""
     low: float | None = None
-    """Ends of the 95 % interval of `value`, if it has one."""
+    """Lower bound of the interval of `value`; None if it has none."""
     high: float | None = None
+    """Upper bound of the interval of `value`; None if it has none."""
     sure: bool = False
-    """Whether a reading that is over raises the signal alone."""
+    """Whether this reading alone raises the signal, if it is over."""
 
 
 Judge = Callable[[History], Reading | None]
-"""None: too little is known at this step to say anything."""
+"""Reads a signal at one step. None: too little is known at this step to say anything."""
 PATIENCE: Final = 3
 
 
 @dataclass(frozen=True)
 class Signal:
-    """One sign that training goes wrong. Everything but `judge` is for people."""
+    """One sign that training goes wrong. The texts are for people: docs/signals.md and runbooks have them."""
 
     name: SignalName
     judge: Judge
@@ -62,15 +63,15 @@ class Signal:
     advice: str
     """The first thing to change."""
     look_at: tuple[str, ...]
-    """What tells whether the advice fits: metrics and artifacts to look at, in order."""
+    """Metrics and artifacts that show whether the advice fits, in the order in which to look at them."""
     confirmed_by: str
     """What shows that the change helped."""
     severity: Severity = "warning"
     raise_after: int = PATIENCE
-    """Readings that are over, without a clear one between them, before the state is Raised. One that is sure
-    counts for all of them."""
+    """How many readings that are over, with no clear reading in between, raise the signal. A single reading
+    that is `sure` is enough."""
     clear_after: int = PATIENCE
-    """Readings that are clear, without one that is over between them, before the state is Clear again."""
+    """How many clear readings, with no reading that is over in between, clear a raised signal."""
     clock: Literal["step", "validation", "either"] = "step"
     """When the signal is judged. `either`: at validations, or at steps if the job has none."""
 

@@ -1,4 +1,4 @@
-"""The statistics that judges share: shares of episodes, shifts of a level, levels that resist outliers."""
+"""The statistics that judges share: shares of episodes or groups, differences of means, and medians."""
 
 from __future__ import annotations
 
@@ -15,29 +15,31 @@ from headway_analysis.signals.history import History
 EPISODES = "training/num_trajectories"
 TAIL = 0.025
 RARE = 0.005
-"""Outside each end of a share's interval. Small, because shares are tested at every step in several
-windows."""
+"""Probability outside each end of a share's interval. It is small, because shares are tested at every step in
+several windows."""
 NO_SPREAD = 1e-30
-"""A variance below it counts as 0: it is only rounding error."""
+"""A variance below this is only rounding error, and counts as 0."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """A share of what several steps count: of their episodes, or of their groups."""
+    """A share of the episodes, or of the groups, of several steps."""
 
     value: float
     low: float
-    """Lower bound of Clopper and Pearson's (1934) 99 % interval. It treats groups as independent; episodes
-    are first divided by the design effect."""
+    """Lower bound of Clopper and Pearson's (1934) 99 % interval. It treats groups as independent. For
+    episodes, their number is first divided by the design effect."""
     high: float
+    """Upper bound of the same interval."""
     total: float
+    """Number of episodes or groups."""
 
 
 def pooled(history: History, name: str, steps: int) -> Share | None:
-    """A rate of episodes over the last steps, each weighed by its episodes.
+    """A rate of episodes over the last steps, each step weighted by its number of episodes.
 
-    Episodes of a batch are alike, as one policy sampled them. So the interval divides their number by the
-    design effect (Rao and Scott 1992).
+    Episodes of a batch are alike, as one policy sampled them. So the interval is computed from their number
+    divided by the design effect (Rao and Scott 1992).
     """
     both = _paired(history, name, EPISODES, steps)
     hits, total = sum(rate * count for rate, count in both), sum(count for _, count in both)
@@ -45,9 +47,10 @@ def pooled(history: History, name: str, steps: int) -> Share | None:
 
 
 def design_effect(batches: Sequence[tuple[float, float]]) -> float:
-    """How much further the rates of batches vary than independent episodes would: at least 1.
+    """How much more the rates of batches vary than those of independent episodes would: a factor, at least 1.
 
-    It is Pearson's statistic over its degrees of freedom. `batches`: a rate and a count of episodes each.
+    It is Pearson's statistic divided by its degrees of freedom. `batches`: rate and number of episodes of
+    each batch.
     """
     total = sum(count for _, count in batches)
     rate = sum(each * count for each, count in batches) / total if total else 0.0
@@ -58,13 +61,13 @@ def design_effect(batches: Sequence[tuple[float, float]]) -> float:
 
 
 def counted(history: History, name: str, of: str, steps: int) -> Share | None:
-    """A count over the last steps, as a share of another count."""
+    """The metric `name`, a count over the last steps, as a share of the count `of`."""
     both = _paired(history, name, of, steps)
     return _share(sum(count for count, _ in both), sum(total for _, total in both))
 
 
 def _paired(history: History, name: str, counts: str, steps: int) -> list[tuple[float, float]]:
-    """A metric of the last steps with a count of each; steps that count nothing are left out."""
+    """Value and count of each of the last steps. Steps whose count is 0 or missing are left out."""
     found = dict(history.dated(name, history.now - steps, history.now))
     counted = dict(history.dated(counts, history.now - steps, history.now))
     return [(found[step], counted[step]) for step in found if counted.get(step, 0) > 0]
@@ -83,26 +86,30 @@ def _share(hits: float, total: float, effect: float = 1.0) -> Share | None:
 
 @dataclass(frozen=True)
 class Shift:
-    """How far the mean of recent values is above that of earlier ones."""
+    """How far the mean of recent values is above the mean of earlier values."""
 
     value: float
     low: float
-    """Welch's (1947) 95 % interval."""
+    """Lower bound of the difference's 95 % interval."""
     high: float
+    """Upper bound of the same interval."""
 
     @property
     def rises(self) -> bool:
-        """Whether it is surely above 0."""
+        """Whether the difference is surely above 0."""
         return self.low > 0
 
     @property
     def falls(self) -> bool:
-        """Whether it is surely below 0."""
+        """Whether the difference is surely below 0."""
         return self.high < 0
 
 
 def shift(earlier: Sequence[float], recent: Sequence[float]) -> Shift | None:
-    """The difference of two means, `recent` less `earlier`; None with fewer than two values of each."""
+    """The mean of `recent` minus the mean of `earlier`, with Welch's (1947) 95 % interval.
+
+    None if either has fewer than two values.
+    """
     if min(len(earlier), len(recent)) < 2:
         return None
     value = fmean(recent) - fmean(earlier)
@@ -122,10 +129,10 @@ def level(values: Sequence[float], least: int) -> float | None:
 
 
 def above(value: float, threshold: float, clear: float) -> Level:
-    """The level of a number that is bad when it is large."""
+    """The level of a number that is bad when large: over above `threshold`, clear at `clear` or less."""
     return Level.OVER if value > threshold else Level.CLEAR if value <= clear else Level.BETWEEN
 
 
 def below(value: float, threshold: float, clear: float) -> Level:
-    """The level of a number that is bad when it is small."""
+    """The level of a number that is bad when small: over below `threshold`, clear at `clear` or more."""
     return Level.OVER if value < threshold else Level.CLEAR if value >= clear else Level.BETWEEN

@@ -1,4 +1,4 @@
-"""The metrics of a job's steps and validations, as far as they are known."""
+"""The metrics of a job's steps and validations that are known so far."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Final
 
 FIRST_KEPT: Final = 64
 LAST_KEPT: Final = 512
-"""Numbers of first and of last steps that are kept: late steps are compared with the first ones."""
+"""The first `FIRST_KEPT` and the last `LAST_KEPT` steps are kept: late steps are compared with the first."""
 
 MAX_MAGNITUDE: Final = 1e15
-"""A value beyond it, or NaN, counts as missing."""
+"""A value counts as missing if its magnitude is larger, or if it is NaN."""
 
 Metrics = Mapping[str, float]
 
@@ -24,18 +24,18 @@ class Job:
 
     reward_low: float
     reward_high: float
-    """spec.reward.range."""
+    """Highest reward of spec.reward.range; `reward_low` is the lowest."""
     max_steps_off_policy: int
     max_turns: int | None = None
-    """None for an agent with a loop of its own."""
+    """Maximum turns of an episode. None for an agent with a loop of its own."""
     updates_per_batch: int = 1
     """spec.algorithm.updatesPerBatch."""
     sequence_ratio: bool = False
-    """Whether the ratio is that of a whole training row and not of a token, as in gspo."""
+    """Whether importance ratios are computed for whole training rows, as in gspo, and not for tokens."""
     gradient_clip: float = 1.0
-    """spec.optimizer.gradientClip; 0 does not clip."""
+    """spec.optimizer.gradientClip; 0 means no clipping."""
     validates: bool = True
-    """Whether validations go on during training."""
+    """Whether there are validations during training."""
 
     @property
     def reward_span(self) -> float:
@@ -47,38 +47,39 @@ class Change(Enum):
     """How a new step changes a series."""
 
     NONE = "none"
-    """The step was known, with equal metrics."""
+    """The step was known already, with equal metrics."""
     NEWEST = "newest"
-    """The step follows all others."""
+    """The step is later than all known steps."""
     EARLIER = "earlier"
-    """An earlier step is new or has other metrics: later steps must be judged again."""
+    """The step is an earlier one that was unknown or had other metrics: later steps must be judged again."""
 
 
 @dataclass
 class Once:
-    """When something first held. Each step is looked at only once."""
+    """The first step at which a condition was true. Each step is tested only once."""
 
     at: int | None = None
-    """The first step at which it held."""
+    """The first step at which the condition was true; None if there is none so far."""
     until: int = -1
-    """The newest step that was looked at."""
+    """The newest step that was tested."""
 
     def by(self, step: int) -> bool:
-        """Whether it held at a step or before. The step must have been looked at."""
+        """Whether the condition was true at `step` or before. The step must have been tested."""
         return self.at is not None and self.at <= step
 
 
 @dataclass
 class Series:
-    """Metrics by step, oldest first. Values that are not numbers, or are absurd, count as missing."""
+    """Metrics by step, oldest first. A value that is NaN or beyond `MAX_MAGNITUDE` counts as missing."""
 
     steps: list[int] = field(default_factory=list)
     metrics: list[Metrics] = field(default_factory=list)
     once: dict[str, Once] = field(default_factory=dict)
-    """What judges have found in these steps so far. It is forgotten when an earlier step changes."""
+    """Name of a condition -> the first step at which a judge found it true. Cleared when an earlier step
+    changes."""
 
     def put(self, step: int, metrics: Metrics) -> Change:
-        """Add a step. If a step comes again, its last metrics count."""
+        """Add a step. If the step is known already, the new metrics replace the old ones."""
         known = {name: value for name, value in metrics.items() if abs(value) <= MAX_MAGNITUDE}
         at = bisect_left(self.steps, step)
         if at == len(self.steps):
@@ -99,7 +100,7 @@ class Series:
 
 
 class History:
-    """What was known when a step was judged: that step and those before it."""
+    """What a judge may use to judge a step: the metrics of this step and of earlier ones."""
 
     def __init__(self, job: Job, steps: Series, validations: Series, now: int) -> None:
         self.job = job
@@ -109,16 +110,16 @@ class History:
         self._validations = validations
 
     def latest(self, name: str) -> float | None:
-        """A metric of the step that is judged."""
+        """A metric of the step that is judged; None if it has no such metric."""
         at = bisect_left(self._steps.steps, self.now)
         if at == len(self._steps.steps) or self._steps.steps[at] != self.now:
             return None
         return self._steps.metrics[at].get(name)
 
     def recent(self, name: str, steps: int, *, until: int | None = None) -> list[float]:
-        """A metric of the last `steps` steps up to `until` (the one that is judged), oldest first.
+        """A metric of the last `steps` steps up to `until`, oldest first.
 
-        Steps that are missing, or do not have it, are left out.
+        By default, `until` is the step that is judged. Steps without the metric are left out.
         """
         last = self.now if until is None else until
         return [value for _, value in self.dated(name, last - steps, last)]
@@ -133,19 +134,19 @@ class History:
         return found
 
     def dated(self, name: str, after: int, until: int) -> Iterator[tuple[int, float]]:
-        """Steps above `after` up to `until`, with their value of a metric."""
+        """Steps later than `after` and up to `until`, each with its value of a metric."""
         yield from _dated(self._steps, name, after, until)
 
     def validated(self, name: str) -> list[tuple[int, float]]:
-        """Validated steps up to the one that is judged, with their value of a metric."""
+        """Validated steps up to the step that is judged, each with its value of a metric."""
         return [*_dated(self._validations, name, -1, self.now)]
 
     def once(self, what: str) -> Once:
-        """When something first held in these steps, as far as they were looked at for it."""
+        """The first step at which the condition `what` was true, among the steps that were tested for it."""
         return self._steps.once.setdefault(what, Once())
 
     def names(self, prefix: str, steps: int) -> Sequence[str]:
-        """Metrics of the last `steps` steps whose names begin so, in order."""
+        """Names of the last `steps` steps' metrics that begin with `prefix`, sorted."""
         low, high = self._between(self._steps, self.now - steps, self.now)
         found = {name for known in self._steps.metrics[low:high] for name in known}
         return sorted(name for name in found if name.startswith(prefix))

@@ -1,4 +1,4 @@
-"""Takes what signals must know about a job from its spec."""
+"""Takes from a job's spec the settings that signals need."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headway_api.spec.training import RLTrainingJobSpec
 
 
 def job_of(spec: RLTrainingJobSpec) -> Job:
-    """What signals must know of a job."""
+    """The settings of a job that signals need."""
     return Job(
         reward_low=spec.reward.range[0],
         reward_high=spec.reward.range[1],

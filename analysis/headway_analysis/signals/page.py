@@ -3,8 +3,8 @@
 `python -m headway_analysis.signals.page [--check]` writes them, or reports which differ:
 
 docs/signals.md                         every signal: number, threshold and its reason, what to change
-docs/runbooks/Headway<Signal>.md        one page an alert
-charts/headway/files/signals.yaml       what the chart's alerts say
+docs/runbooks/Headway<Signal>.md        one page for each alert
+charts/headway/files/signals.yaml       names, severities and texts of the chart's alerts
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from headway_api.signals import MAX_SHOWN_SIGNALS
 MADE: Final = "Made from the code by `make signals`; do not edit."
 WIDTH: Final = 150
 ALERT_AFTER_MINUTES: Final = 5
-"""How long an alert of the chart waits by default."""
+"""Minutes that a signal must be raised before its alert in the chart fires, by default."""
 
 TERMS: Final = {
     "surely": "*Surely* means that the whole 95 % interval lies on that side.",
     "near its best": "The reward is *near its best* if its median over "
     f"{learning.WINDOW} steps is at most {learning.SOLVED_WITHIN:.0%} of its range below its highest value.",
 }
-"""Words of a threshold -> what they mean."""
+"""Term in the text of a threshold -> its definition."""
 LIST: Final = "\n".join(f"- {meaning}" for meaning in TERMS.values())
 INTRODUCTION: Final = f"""\
 # Signs that training goes wrong
@@ -109,7 +109,8 @@ def section(signal: Signal) -> str:
 
 
 def times(signal: Signal, count: int, level: str, other: str) -> str:
-    """`count` readings of a level without one of the other, in the words of the signal's clock."""
+    """In words: `count` readings of `level` with none of `other` in between. The clock decides whether these
+    are steps or validations."""
     plural = "" if count == 1 else "s"
     between = "" if count == 1 else f" with no {other} one in between"
     steps = f"{count} {level} step{plural}"
@@ -169,7 +170,7 @@ def alerts() -> str:
 
 
 def files() -> Iterator[tuple[Path, str]]:
-    """Every file, from the repository's root."""
+    """Path from the repository's root and text of every generated file."""
     yield Path("docs/signals.md"), page()
     for signal in SIGNALS:
         yield Path(f"docs/runbooks/Headway{signal.name}.md"), runbook(signal)

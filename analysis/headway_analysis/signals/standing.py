@@ -1,5 +1,8 @@
-"""From readings to a state. Raising takes several readings over the threshold without a clear one between
-them, and clearing several clear ones without one that is over: hysteresis."""
+"""Turns a signal's readings into a state, with hysteresis.
+
+Several readings over the threshold, with no clear one in between, raise a signal. Several clear readings,
+with none over the threshold in between, clear it again.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ class SignalTrack:
 
     state: SignalState = "Unknown"
     since: int = 0
-    """Step since which it is in this state."""
+    """The step at which the signal came into this state."""
     over: int = 0
-    """Readings over the threshold since the last one that was clear."""
+    """Number of readings over the threshold since the last clear reading."""
     clear: int = 0
-    """Clear readings since the last one that was over."""
+    """Number of clear readings since the last reading over the threshold."""
     reading: Reading | None = None
     """The latest reading."""
     read: int = 0

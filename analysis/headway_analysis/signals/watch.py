@@ -24,15 +24,15 @@ class Verdict:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Raised ones first, the most severe of them first."""
+        """A sort key: raised signals come first, and within a state the most severe signal."""
         return WORST_FIRST.index(self.standing.state), RANKS[self.signal.name]
 
 
 class Watch:
     """Keeps the state of each signal of one job. Not thread-safe.
 
-    The state depends on the metrics alone. If a step or validation arrives again or late, everything is
-    judged again in the order of steps.
+    The states depend only on the metrics and the settings. If a step or validation arrives late, or again
+    with other metrics, all steps are judged again in their order.
     """
 
     def __init__(self, job: Job, signals: Sequence[Signal] = SIGNALS) -> None:
@@ -43,21 +43,21 @@ class Watch:
         self._standings = {signal.name: SignalTrack() for signal in signals}
 
     def step(self, step: int, metrics: Metrics) -> None:
-        """A step was taken: its own metrics and those of its batch."""
+        """Judge a step that was taken. `metrics`: those of the step and of its batch."""
         self._follow("step", step, self._steps.put(step, metrics))
 
     def validation(self, step: int, metrics: Metrics) -> None:
-        """The weights of a step were validated."""
+        """Judge the validation of a step's weights."""
         self._follow("validation", step, self._validations.put(step, metrics))
 
     def changed(self, step: int, job: Job) -> None:
-        """From this step on the job has other settings, since a remedy was applied."""
+        """Use other settings of the job from this step on, at which a remedy was applied."""
         if self._jobs.get(step) != job:
             self._jobs[step] = job
             self._judge_all()
 
     def metric(self, name: str) -> dict[int, float]:
-        """A metric by step, for the steps that are kept and have it."""
+        """Step -> value of a metric, for the steps that are kept and have the metric."""
         known = zip(self._steps.steps, self._steps.metrics, strict=True)
         return {step: metrics[name] for step, metrics in known if name in metrics}
 
@@ -73,7 +73,7 @@ class Watch:
             self._judge_all()
 
     def _judge(self, clock: str, step: int) -> None:
-        # A validation may end after later steps: a step's reading must not depend on when that happens.
+        # A validation may end after later steps were taken. A step's reading must not depend on when it ends.
         validations = self._validations if clock == "validation" else Series()
         job = self._jobs[max(since for since in self._jobs if since <= step)]
         history = History(job, self._steps, validations, step)

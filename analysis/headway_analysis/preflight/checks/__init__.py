@@ -1,1 +1,1 @@
-"""The checks, a module each. `catalogue.CHECKS` has them in their order."""
+"""The checks, one module each. `catalogue.CHECKS` has them in order."""

@@ -28,32 +28,36 @@ from headway_api.document import JsonView
 
 ID: Final = "constant-guess"
 ROWS: Final = 16
-"""Rows that the most frequent answer is tried on."""
+"""Rows on which the most frequent answer is tried."""
 FEW_ROWS: Final = 8
-"""Rows that every other guess is tried on."""
+"""Rows on which every other guess is tried."""
 CALLS: Final = 3
 OFTEN: Final = 0.6
-"""Success of the most frequent answer, or share of the most frequent label, that is too much."""
+"""A most frequent answer with at least this success share fails, as does a label that is this frequent."""
 SURELY: Final = 0.45
-"""The interval's low end must exceed it. A fair coin, tossed 16 times, does so in one of 26 trials."""
+"""For such a failure, the interval's lower bound must exceed this. A fair coin, tossed 16 times, gives both
+in one of 26 trials."""
 EVER: Final = 0.05
-"""Success of an answer without content that is too much."""
+"""Any other guess fails if its success share is surely above this."""
 PAID: Final = 0.5
-"""Each reward of a paid guess is at least this share of the way from the lowest reward to the highest."""
+"""A guess counts as paid if all its rewards are at least this share of the way from the lowest reward to the
+highest."""
 CALLS_PAID: Final = 0.1
-"""Calls with an empty answer may add less than this share of the rewards' span."""
+"""Calls count as paid if they add at least this share of the rewards' span to an empty answer's reward."""
 ENOUGH: Final = 8
 """With fewer rows, the check gives no verdict."""
 FREQUENT: Final = "most frequent answer"
 SILENT: Final = "calls with an empty answer"
-"""The control of the most frequent answer: if it scores full, no answer is judged."""
+"""The control script for the most frequent answer: if it scores full on a row, the row's answer is not
+judged."""
 EMPTY: Final = "empty answer"
 CALLING: Final = "random tool calls"
 ORACLE: Final = "oracle"
 
 
 def scripts(baseline: Baseline) -> Sequence[Script]:
-    """Each guess on some rows. The most frequent answer comes after the row's own calls."""
+    """Scripts that try each guess on some rows. The most frequent answer follows the calls of the row's best
+    episode."""
     found: list[Script] = []
     guess = _frequent(baseline)
     label = label_of(baseline)
@@ -86,7 +90,7 @@ def _frequent(baseline: Baseline) -> str:
 
 
 def _oracle(baseline: Baseline, label: Label, one: Sampled, at: int) -> Iterator[Script]:
-    """The label as an answer, with the calls of the row's best episode."""
+    """Scripts that give the label as the answer, after the calls of the row's best episode."""
     full = [answer for other in baseline.scored[:200] if (answer := model_answer(other))]
     prompt = "\n".join(text_of(message) for message in prompt_messages(one))
     for name, text in list(writings(one.row.get(label.column), prompt, full[:20]))[:2]:
@@ -105,13 +109,13 @@ class Guess:
     name: str
     success: Share
     reward: float
-    """Mean."""
+    """Mean reward."""
     rewards: Sequence[float]
     shown: PlayedScript
 
 
 def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
-    """Each guess against the base model, and against what success pays."""
+    """The finding on how often guesses succeed, and on how their rewards compare with the base model's."""
     unjudged = _unjudged(baseline, played)
     guesses = [*_guesses(baseline, [one for one in played if one.script.label not in unjudged])]
     label = label_of(baseline)
@@ -157,7 +161,7 @@ RELATIVE: Final = "The reward of a guess is not known: group_reward compares it 
 
 
 def _unjudged(baseline: Baseline, played: Sequence[PlayedScript]) -> set[str]:
-    """Labels of the most frequent answer on rows whose calls score full with an empty answer."""
+    """Labels of the scripts with the most frequent answer, for rows whose calls alone score full."""
     labels = (one.script.label for one in played if succeeds(one, baseline.facts))
     return {
         f"{FREQUENT}: {label.removeprefix(SILENT + ': ')}" for label in labels if label.startswith(SILENT)
@@ -196,7 +200,7 @@ def _scores(guess: Guess) -> bool:
 
 
 def _earns(guess: Guess, baseline: Baseline) -> bool:
-    """Whether a guess without content is always paid well, and no worse than the base model."""
+    """Whether a guess without content always earns much, and on average no less than the base model."""
     rewards = [one.record.reward or 0.0 for one in baseline.scored]
     few = len(rewards) < 2 or len(guess.rewards) < ENOUGH / 2
     if few or guess.name == FREQUENT or baseline.facts.relative:
@@ -226,7 +230,7 @@ def _failed(
     *,
     paid: bool,
 ) -> Finding:
-    """`paid`: whether the rewards of guesses are what would be paid."""
+    """The finding Fail. `paid`: whether the guesses' rewards are those that training would use."""
     parts = [
         f"{guess.name}: success {guess.success}" + (f", reward {guess.reward:.2f}" if paid else "")
         for guess in failed

@@ -1,4 +1,4 @@
-"""An episode fits the context, its turns and its tokens."""
+"""Checks that episodes fit the limits of context, turns and tokens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TAIL: Final = 0.99
 
 
 def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
-    """Shares of episodes that were cut off, and the sum at its worst."""
+    """The finding on the shares of episodes that were cut off, and on the longest possible episode."""
     facts, found = baseline.facts, baseline.scored
     if len(found) < SOME:
         observed = f"{len(found)} episodes are too few to tell."
@@ -73,7 +73,7 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
 
 
 def _full(one: Sampled, facts: Facts) -> bool:
-    """Whether the context of the job's model would be full. An endpoint's own may be longer or shorter."""
+    """Whether the episode fills the context of the job's model. An endpoint's context may differ in length."""
     if one.conversation_tokens is not None:
         return one.conversation_tokens > facts.context_length
     return at_context_limit(one.record, facts.max_turns)
@@ -110,7 +110,7 @@ def _too_long(facts: Facts, need: int, numbers: tuple[tuple[str, float], ...], p
 
 
 def _sums(baseline: Baseline, facts: Facts) -> tuple[tuple[tuple[str, float], ...], int | None]:
-    """Lengths, and the tokens of the longest possible episode."""
+    """Numbers on lengths, and the tokens of the longest possible episode; None if turns are not limited."""
     prompt = max((one.prompt_tokens for one in baseline.sampled), default=0)
     results = [float(tokens) for one in baseline.sampled for tokens in one.tool_tokens]
     output = quantile(results, TAIL)

@@ -1,4 +1,4 @@
-"""The same row, seed and tool calls give the same transcript."""
+"""Checks that the same row, seed and tool calls give the same transcript."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ READS: Final = frozenset(
     ("get", "lookup", "look", "find", "search", "list", "read", "fetch", "query", "check", "show", "view",
      "describe", "retrieve", "inspect")
 )  # fmt: skip
-"""Words in a tool's name that tell that the tool changes nothing."""
+"""Words in a tool's name that suggest that the tool changes nothing."""
 MOVES: Final = frozenset(
     ("next", "pop", "poll", "random", "now", "time", "create", "add", "set", "update", "delete", "remove",
      "send", "submit", "write", "book", "cancel", "close", "open", "start", "stop", "out", "mark", "apply",
      "issue")
 )  # fmt: skip
-"""Words in a tool's name that allow the same call to answer differently."""
+"""Words in a tool's name that suggest that the same call may answer differently each time."""
 
 
 def scripts(baseline: Baseline) -> Sequence[Script]:
-    """Baseline episodes, each played twice in a row, and their read-only calls in another order."""
+    """Scripts that play some baseline episodes twice in a row, and their read-only calls in another order."""
     found: list[Script] = []
     for number, one in enumerate(varied(baseline.scored, EPISODES)):
         first, second, turned = f"first: {number}", f"second: {number}", f"turned round: {number}"
@@ -44,18 +44,18 @@ def scripts(baseline: Baseline) -> Sequence[Script]:
 
 
 def _leading_reads(results: Sequence[ToolResult]) -> Iterator[ToolResult]:
-    """Calls before the first that may have changed something."""
+    """The calls before the first call that may have changed something."""
     return takewhile(lambda result: reads(result.name), results[: MAX_CALLS // 2])
 
 
 def reads(name: str) -> bool:
-    """Whether a tool's name says that it changes nothing, and always answers the same."""
+    """Whether a tool's name suggests that the tool changes nothing, and always gives the same answer."""
     words = words_of(name)
     return bool(words & READS) and not words & MOVES
 
 
 def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
-    """Compare the two runs with each other, and the answers of tools and reset with those of the baseline."""
+    """Compare both runs of each episode with each other, and the first run's tool results with the baseline."""
     runs = {one.script.label: one for one in played if one.error is None}
     by_id = {one.record.episode_id: one for one in baseline.sampled}
     examples: list[Example] = []
@@ -112,7 +112,7 @@ def _finding(
 def _compared(
     first: PlayedScript, second: PlayedScript, seen: Sampled | None, judged: bool
 ) -> Iterator[tuple[str, Example]]:
-    """What differs between two runs: the part to blame, and a diff."""
+    """Differences between both runs, and between first run and baseline: the part to blame, and a diff."""
     identity = first.script.like
     for part, before, after in _parts(first, second, judged):
         if before != after:
@@ -140,7 +140,7 @@ def _parts(first: PlayedScript, second: PlayedScript, judged: bool) -> Iterator[
 
 
 def _turned(first: PlayedScript, turned: PlayedScript | None) -> Iterator[tuple[str, Example]]:
-    """What differs when the read-only calls are made twice and in another order."""
+    """The first difference after the read-only calls were made in another order and repeated."""
     if turned is None:
         return
     contents = {

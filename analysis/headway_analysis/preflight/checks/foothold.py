@@ -1,4 +1,4 @@
-"""The base model must succeed in some episodes, but not in nearly all."""
+"""Checks that the base model succeeds in some episodes, but not in nearly all."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ NEARLY_ALWAYS: Final = 0.9
 """Success share from which a base model has little to learn."""
 NEVER: Final = ((0.0, 1.0),)
 ALWAYS: Final = ((1.0, 0.5), (0.97, 0.5))
-"""The rates that evidence may suggest, with their weights."""
+"""`NEVER` and `ALWAYS`: (rate, weight) of the alternative success rates in the test martingales."""
 LIKELY: Final = 5.0
-"""Evidence for a share above `NEARLY_ALWAYS` that is worth a warning."""
+"""Evidence from which a share above `NEARLY_ALWAYS` gives a warning."""
 ROWS_NEVER: Final = 8
 ROWS_ALWAYS: Final = 12
-"""Rows that a Fail needs: episodes of one row are alike."""
+"""Rows that a Fail needs, for no success and for nearly always success: episodes of one row are alike."""
 SOME: Final = 16
 """With fewer episodes the verdict is Unknown."""
 ENOUGH: Final = enough_without(RARELY)
@@ -49,7 +49,7 @@ MAX_EPISODES: Final = 1_000
 
 
 def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
-    """Judge the success share, and how it makes groups uniform or not."""
+    """The finding on the success share, with numbers on groups that have both success and failure."""
     scored = [one for one in baseline.scored if one.record.score is not None]
     facts = baseline.facts
     size = facts.group_size
@@ -81,7 +81,7 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
 
 
 def _sure_or_not(found: Finding, sure: bool, facts: Facts, enough: int, rows: int) -> Finding:
-    """The finding as a failure if it is sure; if not, a warning that says what would make it sure."""
+    """The finding as Fail if `sure`; if not, a warning with the episodes or rows that a sure verdict needs."""
     if sure:
         return replace(found, verdict="Fail")
     if len(facts.rows) < rows:
@@ -94,7 +94,8 @@ def _sure_or_not(found: Finding, sure: bool, facts: Facts, enough: int, rows: in
 
 
 def _enough_always(rate: float) -> int:
-    """Episodes after which such a share of successes is surely above `NEARLY_ALWAYS`."""
+    """Episodes after which a success share of `rate` is surely above `NEARLY_ALWAYS`; at most
+    `MAX_EPISODES`."""
     total = ENOUGH
     while (
         evidence_above(math.floor(rate * total), total, NEARLY_ALWAYS, ALWAYS) < CERTAIN
@@ -125,7 +126,7 @@ def _always(found: Finding, scored: Sequence[Sampled]) -> Finding:
 
 
 def _interval(scored: Sequence[Sampled], facts: Facts) -> tuple[float, float]:
-    """Interval of the success share, with rows as clusters."""
+    """Lower and upper bound of the success share's 95 % interval, with rows as clusters."""
     counts: Counter[int] = Counter()
     units = []
     for one in scored:
@@ -141,7 +142,7 @@ def _interval(scored: Sequence[Sampled], facts: Facts) -> tuple[float, float]:
 
 
 def grouped(scored: Iterable[Sampled]) -> list[list[Sampled]]:
-    """Episodes by group; groups of one are left out."""
+    """The episodes of each group. Groups with a single episode are left out."""
     groups: dict[str, list[Sampled]] = {}
     for one in scored:
         groups.setdefault(one.record.group_id, []).append(one)

@@ -1,4 +1,4 @@
-"""Nothing of one episode is seen in another, and a sandbox reaches nothing."""
+"""Checks that no episode sees traces of another, and that a sandbox reaches no forbidden address."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from headway_api.document import JsonView
 ID: Final = "isolated"
 CHAINS: Final = 2
 CANARIES: Final = 8
-"""Calls of one episode that leaves canaries."""
+"""The most tools that the episode with canaries calls."""
 CLOCK: Final = 10**8
-"""A number above it counts seconds since 1970, not episodes."""
+"""A larger number is taken as a time in seconds since 1970, and not as a counter of episodes."""
 _NUMBER: Final = re.compile(r"(?<![\d.:])\d+(?![\d.:])")
 
 
 def canary(seed: int, number: int) -> str:
-    """A marker word that neither model nor environment says by chance."""
+    """A marker word that neither model nor environment writes by chance."""
     return "canary" + blake2b(f"{seed}/{number}".encode(), digest_size=6).hexdigest()
 
 
 def scripts(baseline: Baseline) -> Sequence[Script]:
-    """An episode twice, then one that leaves canaries, then the first one again."""
+    """Chains of scripts: an episode twice, then an episode that leaves canaries, then the first one again."""
     found: list[Script] = []
     for number, one in enumerate(varied(baseline.scored, CHAINS)):
         labels = [f"{name}: {number}" for name in ("before", "again", "canary", "behind")]
@@ -54,7 +54,7 @@ def scripts(baseline: Baseline) -> Sequence[Script]:
 
 
 def _behind(one: Sampled) -> list[Call]:
-    """The episode's own calls, and those tools that only read and can be called without arguments."""
+    """The episode's own calls, and a call of each further tool that only reads and needs no arguments."""
     calls = list(calls_of(one))
     known = {call.name for call in calls}
     for tool in one.tools:
@@ -65,7 +65,8 @@ def _behind(one: Sampled) -> list[Call]:
 
 
 def _canaries(one: Sampled, word: str) -> list[Call]:
-    """A call of each tool with the canary as every text. Other arguments are the baseline's, or drawn."""
+    """A call of each tool, with the canary as every text argument. Other arguments come from the baseline, or
+    are random."""
     seen = {result.name: result.arguments for result in one.results}
     drawn, found = random.Random(word), []
     for tool in one.tools[:CANARIES]:
@@ -89,7 +90,7 @@ def _marked(schema: Any, word: str) -> Any:
 
 
 def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
-    """What was left behind, and what a sandbox reached."""
+    """The finding on traces of earlier episodes, and on destinations that a sandbox reached."""
     reached = [probe for probe in baseline.probes if probe.reached]
     runs = {one.script.label: one for one in played if one.error is None}
     by_id = {one.record.episode_id: one for one in baseline.sampled}
@@ -159,9 +160,9 @@ def _of_probe(probe: Probe) -> Example:
 def _left(
     before: PlayedScript, again: PlayedScript, behind: PlayedScript, seen: Sampled | None, word: str
 ) -> Iterator[Example]:
-    """Signs that an episode saw an earlier one.
+    """Signs that an episode saw traces of an earlier one.
 
-    Runs that agree with one another, and not with the baseline, saw what the baseline's episodes had left.
+    If all runs agree with one another but not with the baseline, they saw traces of the baseline's episodes.
     """
     identity = before.script.like
     known = len(before.results)
@@ -194,7 +195,7 @@ def _all_text(messages: Sequence[JsonView], one: PlayedScript) -> str:
 
 
 def _counts(first: str, second: str, third: str) -> bool:
-    """Whether the three are the same except for numbers that grow from run to run."""
+    """Whether the three transcripts are equal except for numbers that grow from run to run."""
     if len({_NUMBER.sub("#", text) for text in (first, second, third)}) != 1:
         return False
     numbers = (map(int, (found[:18] for found in _NUMBER.findall(text))) for text in (first, second, third))

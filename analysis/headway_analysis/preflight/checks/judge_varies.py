@@ -1,4 +1,4 @@
-"""How far a judge's answers to one question vary."""
+"""Checks how much a judge's answers to the same question vary."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from headway_analysis.preflight.sources import EXACT, GUIDE
 
 ID: Final = "judge-varies"
 QUESTIONS: Final = 20
-"""Questions to one judge, each asked twice."""
+"""The most questions to one judge that are asked again, twice each."""
 OFTEN: Final = 0.2
-"""The share of questions with differing answers that is too much."""
+"""The check warns from this share of questions with differing answers on."""
 SURELY: Final = 0.05
-"""The low end of that share's interval must exceed it."""
+"""For a warning, the lower bound of that share's interval must exceed this."""
 ENOUGH: Final = enough_without(OFTEN)
-"""Number of questions without a difference that rules out `OFTEN`."""
+"""This many questions without a difference show that the share is below `OFTEN`."""
 PAIRS: Final = 2
-"""Pairs of answers that differ, shown as evidence."""
+"""The most pairs of differing answers that are shown as evidence."""
 MAX_FIELDS: Final = 32
-"""Maximum fields of one answer that are compared, and most fields whose means are reported."""
+"""The most fields of an answer that are compared, and the most fields whose mean difference is reported."""
 NAMED: Final = 120
-"""Characters of a field's name."""
+"""Maximum characters of a field's name."""
 LONGEST_NUMBER: Final = 40
-"""Characters beyond which a text is not a number."""
+"""A text with more characters is not read as a number."""
 TEXT: Final = "text"
-"""The field of an answer that is text."""
+"""Name of the only field of an answer that is plain text."""
 
 
 def questions(baseline: Baseline) -> list[JudgeQuestion]:
-    """Select the questions to ask again: at most `QUESTIONS` different ones for each judge.
+    """Select the questions to ask again: at most `QUESTIONS` different questions for each judge.
 
-    The first episode of every row comes before the second of any row.
+    Questions from the first episode of every row come before those from the second episode of any row.
     """
     found: list[JudgeQuestion] = []
     seen: set[str] = set()
@@ -56,7 +56,7 @@ def questions(baseline: Baseline) -> list[JudgeQuestion]:
 
 
 def _over_rows(sampled: Sequence[Sampled]) -> list[Sampled]:
-    """The first episode of each row, then the second of each, and so on."""
+    """The first episode of each row, then the second episode of each row, and so on."""
     rounds: dict[int, int] = {}
     placed = []
     for one in sorted((one for one in sampled if one.questions), key=lambda one: one.record.episode_id):
@@ -73,7 +73,7 @@ class _Judge:
     pairs: int = 0
     differ: list[AskedTwice] = field(default_factory=list)
     distances: dict[str, list[float]] = field(default_factory=dict)
-    """Name of a field that is a number -> how far apart both answers to each question are."""
+    """Name of a numeric field -> the difference between both answers, for each question."""
 
     @property
     def part(self) -> Share:
@@ -156,7 +156,7 @@ def _summary(worst: _Judge, failed: int) -> str:
 
 
 def _fields(answer: Any) -> Iterator[tuple[str, Any]]:
-    """Every value of an answer by its path; numbers as float, texts without their spacing and case."""
+    """(path, value) of an answer's values: numbers as float, texts with spacing and case normalized."""
     left: list[tuple[str, Any]] = [("", answer)]
     count = 0
     while left and count < MAX_FIELDS:
@@ -180,7 +180,7 @@ def _value(value: Any) -> Any:
 
 
 def _number(value: Any) -> float | None:
-    """A number, also one that is written as a text."""
+    """The value as a number, even if it is a text with a number; None if it is none."""
     if isinstance(value, str) and len(value) > LONGEST_NUMBER:
         return None
     try:

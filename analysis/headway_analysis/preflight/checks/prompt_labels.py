@@ -1,4 +1,4 @@
-"""The prompt asks for the fields of the labels, and does not give their values away."""
+"""Checks that the prompt asks for the labels' fields, and that neither prompt nor tools reveal a label."""
 
 from __future__ import annotations
 
@@ -29,17 +29,18 @@ from headway_analysis.preflight.sources import GUIDE
 
 ID: Final = "prompt-labels"
 ROWS: Final = 3
-"""Rows on which labels are tried as answers."""
+"""The most rows whose labels are tried as answers."""
 MAX_WRITINGS: Final = 6
 SHOWN: Final = "as the example shows"
 READ: Final = 40
-"""Episodes whose prompts and tool answers are read, one a row."""
+"""The most episodes whose prompts and tool results are read, one for each row."""
 OFTEN: Final = 0.2
 """A fault counts only if at least this share of rows has it."""
 
 
 def scripts(baseline: Baseline) -> Sequence[Script]:
-    """The label as the answer: in the prompt's tag, and in others that the judge may want."""
+    """Scripts that give the label as the answer: in the prompt's tag, and in other tags that a judge may
+    accept."""
     label = label_of(baseline)
     if label is None:
         return ()
@@ -55,7 +56,10 @@ def scripts(baseline: Baseline) -> Sequence[Script]:
 
 
 def _as_shown(value: object, prompt: str, full: Sequence[str]) -> str | None:
-    """The label with only the fields that the prompt shows or names; None if those are all fields."""
+    """The label as an answer, with only the fields that the prompt shows or names.
+
+    None if the prompt shows all fields or none, or if the label has fewer than two fields.
+    """
     fields, answer = fields_of(value), label_answer(value)
     if answer is None or len(fields) < 2:
         return None
@@ -75,7 +79,7 @@ def _full_answers(baseline: Baseline) -> list[str]:
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that is wrong between prompt and labels."""
+    """One disagreement between prompt and labels, or one place that reveals the label."""
 
     message: str
     example: Example
@@ -84,8 +88,8 @@ class Fault:
 
 
 def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
-    """Fields and tags that the prompt does not show as labels have them, and labels that the prompt
-    contains."""
+    """The finding on fields and tags that the prompt omits or shows differently, and on labels that prompt or
+    tools reveal."""
     label = label_of(baseline)
     rows = one_a_row(baseline, READ)
     if label is None or not rows:
@@ -122,7 +126,7 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
 def _omitted(
     baseline: Baseline, rows: Sequence[Sampled], played: Sequence[PlayedScript], label: Label
 ) -> Iterator[Fault]:
-    """Faults of fields that labels have and the prompt's example does not show."""
+    """A fault for each field that labels have, but that the prompt or its example does not show."""
     threshold = baseline.facts.success_threshold
     misled = _misled(played, threshold)
     if misled is False:
@@ -157,25 +161,28 @@ def _omitted(
 
 
 def _elided(shown: str) -> bool:
-    """Whether an example leaves fields out on purpose: dots in a field's place, not in a value's."""
+    """Whether an example omits fields on purpose, with dots in the place of a field, and not of a value."""
     return "..." in re.sub(r"""(["'])\.\.\.\1|:\s*\.\.\.""", "", shown)
 
 
 def _misled(played: Sequence[PlayedScript], threshold: float) -> bool | None:
-    """Whether only the whole label scores full, not the label with the prompt's fields; None: not known."""
+    """Whether the whole label scores full, and the label with only the prompt's fields does not.
+
+    None if this is not known.
+    """
     full = {one.script.label for one in played if one.score is not None and one.score >= threshold}
     shown = {one.script.label for one in played if one.script.label.startswith(SHOWN)}
     return not full & shown if shown and full else None
 
 
 def _asked_by_tool(one: Sampled, field: str, fields: Sequence[str]) -> bool:
-    """Whether a tool takes the answer, with this field."""
+    """Whether a tool's parameters ask for the answer, including this field."""
     taken = [set((parameters_of(tool).get("properties") or {}).keys()) for tool in one.tools]
     return any(field in names and len(names & set(fields)) >= len(fields) / 2 for names in taken)
 
 
 def _needless(baseline: Baseline, label: Label) -> set[str]:
-    """Fields of labels that some full-scoring answer lacks."""
+    """Fields of labels that the full score does not need, because some full-scoring answer lacks them."""
     found: set[str] = set()
     for one in baseline.scored:
         if is_full(one, baseline.facts) and (answer := model_answer(one)):
@@ -186,7 +193,7 @@ def _needless(baseline: Baseline, label: Label) -> set[str]:
 def _tags(
     baseline: Baseline, rows: Sequence[Sampled], played: Sequence[PlayedScript], label: Label
 ) -> Iterator[Fault]:
-    """The fault that the label scores full in another tag than the prompt's."""
+    """A fault if the label scores full in another tag than the prompt's, but not in the prompt's tag."""
     by_row: dict[str, dict[str, PlayedScript]] = {}
     for one in played:
         name, _, at = one.script.label.rpartition(": ")
@@ -201,7 +208,7 @@ def _tags(
         shown = [f"<{tag}>" for tag in tags] or ["bare"]
         if not full or set(shown) & set(full) or "as the label is" in full:
             continue
-        # The prompt's tags may mark its inputs: then a bare answer is what it asks for.
+        # The prompt's tags may only mark its inputs. Then it asks for an answer without a tag.
         if full != ["bare"] or (tags and words_of(tags[0]) & ANSWERING):
             ours, theirs = runs.get(shown[0]), runs[full[0]]
             text = (
@@ -222,7 +229,7 @@ def _way(name: str) -> str:
 
 
 def _tags_of_labels(rows: Sequence[Sampled], label: Label) -> Iterator[Fault]:
-    """The fault that labels are in another tag than those that the prompt names."""
+    """A fault if labels are in a tag that the prompt does not name."""
     for one in rows:
         answer = label_answer(one.row.get(label.column))
         tags = tags_of_answers(prompt_text(one))
@@ -236,14 +243,17 @@ def _tags_of_labels(rows: Sequence[Sampled], label: Label) -> Iterator[Fault]:
 
 
 def _in_others(one: Sampled, text: str, rows: Sequence[Sampled], label: Label) -> bool:
-    """Whether prompts of rows with other labels say the same, or no row has another label."""
+    """Whether prompts of rows with other labels have the same text too, or no row has another label.
+
+    In both cases the text does not reveal the label.
+    """
     value = written(one.row.get(label.column))
     others = [other for other in rows if written(other.row.get(label.column)) != value]
     return not others or any(text in prompt_text(other) for other in others)
 
 
 def _revealed(rows: Sequence[Sampled], label: Label) -> Iterator[Fault]:
-    """Labels that prompt or tools give away."""
+    """Faults if the prompt or a tool's result reveals the label."""
     prompts = [(one, text) for one in rows if (text := in_prompt(one, label)) is not None]
     prompts = [(one, text) for one, text in prompts if not _in_others(one, text, rows, label)]
     if prompts and len(prompts) >= OFTEN * len(rows):

@@ -1,4 +1,4 @@
-"""Every reward is finite and in range."""
+"""Checks that every reward is finite and in the range of the spec."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ JUDGEMENT: Final = frozenset(
     ("RewardFailed", "RewardNotFinite", "RewardOutOfBounds", "RewardOutOfRange", "TurnRewardsWrong",
      "GroupRewardsWrong")
 )  # fmt: skip
-"""Reasons of episodes that are lost because of what reward or score returned or raised."""
+"""Reasons of episodes that are lost because reward or score raised an error or returned a wrong value."""
 LONG: Final = 2_000
-"""Words of the very long answer."""
+"""Number of words of the very long answer."""
 
 
 def scripts(baseline: Baseline) -> Sequence[Script]:
-    """Answers that a judge is seldom tried with: none, an odd one, a very long one, one that was cut off."""
+    """Scripts with answers on which judges are seldom tested: an empty, an odd and a very long answer."""
     found: list[Script] = []
     for number, one in enumerate(varied(baseline.sampled, TRIED)):
         for name, answer in (("empty", ""), ("odd", "<{['\"%s\\"), ("long", "word " * LONG)):
@@ -36,7 +36,7 @@ def scripts(baseline: Baseline) -> Sequence[Script]:
 
 
 def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
-    """Rewards out of range, and judgements that failed."""
+    """The finding on rewards out of range, and on judgements that failed."""
     low, high = baseline.facts.reward_range
     bad = [*_bad_episodes(baseline), *_bad_scripts(baseline, played)]
     judged = len(baseline.scored) + sum(one.reward is not None for one in played)

@@ -1,4 +1,4 @@
-"""Episodes of a group differ in reward."""
+"""Checks that the episodes of a group differ in reward."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ ID: Final = "reward-variance"
 FEW: Final = 4
 """With fewer groups the verdict is Unknown."""
 ENOUGH: Final = enough_with(MAX_UNIFORM)
-"""Number of groups that, if all are uniform, puts the share surely above the threshold."""
+"""If this many groups are all uniform, their share is surely above the threshold."""
 ROUNDING: Final = 1e-9
 
 
 def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
-    """Share of groups whose episodes all have one reward."""
+    """The finding on the share of groups whose episodes all have the same reward."""
     groups = grouped(baseline.scored)
     needs = ENOUGH * baseline.facts.group_size
     if len(groups) < FEW:

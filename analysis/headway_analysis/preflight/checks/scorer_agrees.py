@@ -1,4 +1,4 @@
-"""The reward pays what the external score counts."""
+"""Checks that episodes with a full reward also succeed by the external score."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from headway_analysis.preflight.sources import EXACT, GUIDE
 
 ID: Final = "scorer-agrees"
 PAID: Final = 0.1
-"""The largest share of well-paid episodes that may fail by the external score."""
+"""The largest share of episodes with a full reward that may fail by the external score."""
 ENOUGH: Final = enough_without(PAID)
 NEAR: Final = 0.95
-"""Share of the reward's range from which a reward counts as full, if no episode succeeds."""
+"""If no episode succeeds, a reward counts as full from this share of the reward's range on."""
 SURELY: Final = 2.33
 """Normal quantile of a one-sided error of 1 %."""
 EACH: Final = 5
-"""Rewards of successes and failures are compared from this many of each."""
+"""Rewards of successes and failures are compared only if there are at least this many of each."""
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,17 @@ class Sides:
     """Episodes sorted by reward and external score."""
 
     high: list[Sampled]
-    """With a full reward."""
+    """Episodes with a full reward."""
     unearned: list[Sampled]
     """Episodes of `high` that fail by the external score."""
     good: list[Sampled]
+    """Episodes that succeed by the external score."""
     bad: list[Sampled]
+    """Episodes that fail by the external score."""
 
 
 def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
-    """Well-paid failures, and whether success is paid better than failure."""
+    """The finding on failures with a full reward, and on whether successes earn more than failures."""
     facts = baseline.facts
     scored = [one for one in baseline.scored if one.record.score is not None]
     if not scored:
@@ -92,14 +94,17 @@ def _sides(scored: Sequence[Sampled], facts: Facts) -> Sides:
     low, top = facts.reward_range
     full = median(one.record.reward or 0.0 for one in good) if good else low + NEAR * (top - low)
     lowest = min(one.record.reward or 0.0 for one in scored)
-    # Where success itself is paid the least, every reward would be a full one.
+    # If successes earn the lowest reward, every reward would count as full.
     full = full if full > lowest else low + NEAR * (top - low)
     high = [one for one in scored if (one.record.reward or 0.0) >= full - 1e-9]
     return Sides(high, [one for one in high if not is_full(one, facts)], good, bad)
 
 
 def _better(sides: Sides) -> float | None:
-    """How surely success is paid better than failure: Mann and Whitney's (1947) statistic, standardized."""
+    """Mann and Whitney's (1947) standardized statistic: positive if successes earn more than failures.
+
+    None if there are too few of either, or if all rewards are equal.
+    """
     first, second = len(sides.good), len(sides.bad)
     if min(first, second) < EACH:
         return None

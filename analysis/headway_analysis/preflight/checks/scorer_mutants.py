@@ -29,28 +29,28 @@ from headway_analysis.preflight.sources import EXACT, GUIDE
 
 ID: Final = "scorer-mutants"
 ANSWERS: Final = 3
-"""Full-scoring answers that are changed."""
+"""The most full-scoring answers that are changed."""
 ENOUGH: Final = enough_without(RARELY)
-"""Episodes in which a model with a foothold succeeds once."""
+"""Episodes among which a model with a foothold almost surely has a success."""
 MAX_OTHERS: Final = 200
-"""Full-scoring answers that values are taken from."""
+"""The most full-scoring answers from which values are taken."""
 CONTROL: Final = "unchanged"
 SILENT: Final = "calls with an empty answer"
-"""A control: if it scores full, the task is judged by its calls. The calls are then changed, not the
-answer."""
+"""Label of the control script with the episode's calls and an empty answer. If it scores full, the task is
+judged by its calls. Then the calls are changed, and not the answer."""
 ALWAYS_MEANT: Final = ("other spacing", "other order")
 """Harmless changes of a JSON object, which no judge has a reason to refuse."""
 OFTEN: Final = 0.05
-"""Refusing a harmless change is costly if at least this share of the baseline's failing answers has it."""
+"""Refusing a harmless change is costly if it makes at least this share of the baseline's answers fail."""
 ALONE: Final = re.compile(r"\bnothing (?:but|else)\b|\bno (?:other|further|extra) (?:text|words?)\b", re.I)
 """Matches a prompt that asks for an answer without words around it."""
 ALTERED: Final = "value altered"
-"""The mutant of an answer without named fields."""
+"""Label of the mutant with another value, for an answer without named fields."""
 BOTH: Final = ("two answers, the right one first", "two answers, the right one last")
 
 
 def scripts(baseline: Baseline) -> Sequence[Script]:
-    """Each mutant of some full-scoring answers, and the answers themselves."""
+    """Scripts with each mutant of some full-scoring answers, and with the unchanged answers as controls."""
     found: list[Script] = []
     for number, (one, text, mutants) in enumerate(_changed(baseline)):
         found.append(replay(ID, f"{CONTROL}: {number}", one, answer=text))
@@ -63,7 +63,8 @@ def scripts(baseline: Baseline) -> Sequence[Script]:
 
 
 def _changed(baseline: Baseline) -> Iterator[tuple[Sampled, str, list[Mutant]]]:
-    """Answers with their mutants: the baseline's answers, or answers made of labels if none scores full."""
+    """Episodes with an answer and its mutants. If no baseline answer scores full, answers are made from
+    labels."""
     full = [one for one in baseline.scored if is_full(one, baseline.facts) and model_answer(one)]
     label = label_of(baseline)
     labelled_full = [(one, _label_text(one, label)) for one in full[:MAX_OTHERS]]
@@ -92,7 +93,7 @@ def _of_label(baseline: Baseline, label: Label | None) -> list[tuple[Sampled, st
 
 
 def _values(full: Sequence[Sampled]) -> Mapping[str, list[Any]]:
-    """The values of each field in answers that score full."""
+    """Field -> its different values in full-scoring answers."""
     found: dict[str, list[Any]] = {}
     for one in full[:100]:
         for key, value in parsed(model_answer(one) or "").fields:
@@ -104,7 +105,7 @@ def _values(full: Sequence[Sampled]) -> Mapping[str, list[Any]]:
 
 @dataclass(frozen=True)
 class Tried:
-    """One mutant with its judgement."""
+    """One mutant, and how reward and external score judged it."""
 
     mutant: Mutant | CallMutant
     played: PlayedScript
@@ -116,23 +117,23 @@ class Tried:
 
     @property
     def calls(self) -> bool:
-        """Whether the mutant changes calls and not the answer."""
+        """Whether the mutant changes tool calls, and not the answer."""
         return isinstance(self.mutant, CallMutant)
 
     @property
     def full(self) -> bool:
-        """Whether reward or score takes the mutant for a right answer."""
+        """Whether reward or external score accepts the mutant as a right answer."""
         return self.by_reward or self.by_score
 
     @property
     def who(self) -> str:
-        """What takes the mutant for a right answer: reward, score or both."""
+        """In words, what accepts the mutant as a right answer: the reward, the external score, or both."""
         both = "reward and score" if self.by_reward and self.by_score else None
         return both or ("the reward" if self.by_reward else "the external score")
 
 
 def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
-    """Which harmful mutants score full, and which harmless ones score nothing."""
+    """The finding on harmful mutants that score full, and on harmless mutants that are refused."""
     tried = [*_tried(baseline, played)]
     if not tried:
         observed = "No answer with the full score could be played again."
@@ -193,8 +194,8 @@ def _tried(baseline: Baseline, played: Sequence[PlayedScript]) -> Iterator[Tried
 
 
 def _is_paid(control: PlayedScript, baseline: Baseline) -> bool:
-    """Whether the answer earns more than the lowest reward; a lower reward is not evidence. With
-    `group_reward`, the reward of a script is not evidence either."""
+    """Whether the unchanged answer earns more than the lowest reward. If not, a mutant's equal reward is not
+    evidence. With `group_reward`, the reward of a script is not evidence either."""
     if baseline.facts.relative:
         return False
     least = min((one.record.reward or 0.0 for one in baseline.scored), default=0.0)
@@ -202,7 +203,10 @@ def _is_paid(control: PlayedScript, baseline: Baseline) -> bool:
 
 
 def _without_half(taken: Iterator[Tried]) -> list[Tried]:
-    """Drop two answers that pass in one order only: a judge may count the first, or the last."""
+    """The accepted mutants, without double answers that pass in only one order.
+
+    A judge may legitimately count always the first answer, or always the last.
+    """
     found = list(taken)
     labels = {(one.mutant.label, one.unchanged.script.label) for one in found}
     return [
@@ -214,7 +218,10 @@ def _without_half(taken: Iterator[Tried]) -> list[Tried]:
 
 
 def _sure(taken: list[Tried]) -> list[Tried]:
-    """Drop altered prose if only one answer's passes: another row's words may be right by chance."""
+    """The accepted mutants, without altered prose if that passes for only one answer.
+
+    Words from another row's answer may be right by chance.
+    """
     by_chance = {one.unchanged.script.label for one in taken if one.mutant.label == ALTERED and _prose(one)}
     if len(by_chance) != 1:
         return taken
@@ -226,7 +233,8 @@ def _sure(taken: list[Tried]) -> list[Tried]:
 
 
 def _nothing_judged(tried: list[Tried]) -> list[Tried]:
-    """Mutants of episodes whose every changed call scores full. A single such call may have been needless."""
+    """Mutants of episodes in which every changed call scores full. If only some calls do, these may have been
+    needless."""
     refused = {one.unchanged.script.label for one in tried if not one.full}
     return [one for one in tried if one.unchanged.script.label not in refused]
 
@@ -236,7 +244,7 @@ def _prose(one: Tried) -> bool:
 
 
 def _costs(mutant: Mutant | CallMutant, baseline: Baseline) -> bool:
-    """Whether refusing a harmless change costs successes: the base model's failing answers have the
+    """Whether refusing a harmless change costs successes, because failing answers of the base model have the
     change."""
     if mutant.label in ALWAYS_MEANT:
         return True

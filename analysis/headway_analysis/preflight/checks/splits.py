@@ -1,4 +1,4 @@
-"""Splits share no rows, and every row starts an episode."""
+"""Checks that splits share no rows, and that an episode can start from every row."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from headway_api.document import JsonView
 
 ID: Final = "splits"
 STARTS: Final = 4
-"""Rows of each split that an episode is started from."""
+"""Rows of each split from which an episode is started."""
 ROWS: Final = 100_000
-"""Rows of a split that are compared."""
+"""The most rows of a split that are compared."""
 RESET_FAILED: Final = "ResetFailed"
-"""The reason of an episode whose environment raised at its reset."""
+"""The reason of an episode whose environment raised an error at the reset."""
 MAX_SHARED: Final = 0.01
 MAX_REPEATED: Final = 0.05
 MOSTLY: Final = 0.9
 """If this share of rows has a column, the other rows count as lacking it."""
 NAMES: Final = frozenset(("id", "_id", "uid", "uuid", "idx", "index", "row", "row_id", "number"))
-"""Columns that number rows: two rows that differ in them alone are the same."""
+"""Columns that number rows. Two rows that differ only in these columns count as equal."""
 
 
 def scripts(baseline: Baseline) -> Sequence[Script]:
-    """The start of an episode on some rows of each split that the baseline did not play."""
+    """Scripts that start an episode, on some rows of each split that the baseline did not play."""
     seen = {content(one.row) for one in baseline.scored}
     found: list[Script] = []
     for split, rows in _splits(baseline):
@@ -47,7 +47,7 @@ def _splits(baseline: Baseline) -> list[tuple[str, Sequence[JsonView]]]:
 
 
 def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
-    """Rows that are shared or repeated, lack a column, or start no episode."""
+    """The finding on rows that are shared or repeated, that lack a column, or that start no episode."""
     splits = _splits(baseline)
     if not splits:
         return Finding(ID, "Unknown", "No rows are known.", threshold=MAX_SHARED)
@@ -87,7 +87,7 @@ def _keys(rows: Sequence[JsonView]) -> list[str]:
     if not any(NAMES & row.keys() for row in rows[:10]):
         return whole
     less = [folded(content({k: v for k, v in row.items() if k.lower() not in NAMES})) for row in rows]
-    # If that makes most rows alike, the number is the row's content.
+    # If most rows are equal without these columns, the numbers are the rows' content.
     return less if len(set(less)) > len(less) / 2 else whole
 
 
@@ -141,7 +141,7 @@ def _filled(rows: Sequence[JsonView]) -> dict[str, int]:
 
 
 def _unstarted(baseline: Baseline, played: Sequence[PlayedScript]) -> Faults:
-    """Rows whose episode ended before it began: of the scripts, and of the baseline."""
+    """Rows from which no episode started because the reset failed, in scripts and in the baseline."""
     for one in played:
         if one.cause == RESET_FAILED:
             text = f"{one.error}\n{written(one.script.row)}"

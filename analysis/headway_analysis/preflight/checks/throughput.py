@@ -1,4 +1,4 @@
-"""How fast episodes run, and how long the job will take."""
+"""Measures how fast episodes run, and estimates how long the job will take."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ STARTS: Final = 3
 SOME: Final = 8
 ENOUGH: Final = enough_without(MAX_FAILED)
 SLOW_SECONDS: Final = 10.0
-"""A tool is slow if its 99th percentile exceeds this."""
+"""The check warns if the 99th percentile of tool latency exceeds this."""
 
 
 def scripts(baseline: Baseline) -> Sequence[Script]:
-    """Episodes without a call, for what a sandbox costs."""
+    """Scripts without a tool call, which measure how long an episode waits for its sandbox."""
     return [
         replay(ID, f"start: {number}", one, calls=(), answer="")
         for number, one in enumerate(varied(baseline.scored, STARTS))
@@ -34,7 +34,7 @@ def scripts(baseline: Baseline) -> Sequence[Script]:
 
 
 def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
-    """Episodes an hour, what tools and sandboxes take, and how many episodes are lost."""
+    """The finding on episodes an hour, seconds of tools and sandboxes, and lost episodes."""
     finished, facts = baseline.scored, baseline.facts
     if len(finished) < SOME or baseline.seconds <= 0:
         observed = f"{len(finished)} episodes are too few to tell how fast they run."
@@ -74,7 +74,7 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
 
 
 def _speed(baseline: Baseline) -> tuple[str, tuple[tuple[str, float], ...]]:
-    """How fast the job's servers run episodes, and what the whole job costs."""
+    """A text and numbers on how fast the job's servers run episodes, and on what the whole job costs."""
     facts = baseline.facts
     if facts.endpoint is not None:
         return f"The endpoint of {facts.endpoint} does not show how fast the job's own servers are.", ()
@@ -99,11 +99,11 @@ AMOUNTS: Final = {
     UsageClass.SAMPLE.value: "training_sampled_tokens",
     UsageClass.TRAIN.value: "training_train_tokens",
 }
-"""Class of the bill -> the name of its likely amount."""
+"""Class of the bill -> name of the finding's number with its likely amount."""
 
 
 def _numbers(baseline: Baseline, found: Estimate) -> Iterator[tuple[str, float]]:
-    """What engines and learner will compute for training, and what the whole job will cost."""
+    """Numbers of tokens that servers and learner will compute in the whole job, and its cost."""
     for name, amount_name in AMOUNTS.items():
         if name in found.usage:
             yield amount_name, float(round(found.usage[name].likely))
@@ -113,7 +113,7 @@ def _numbers(baseline: Baseline, found: Estimate) -> Iterator[tuple[str, float]]
 
 
 def _priced(baseline: Baseline, found: Estimate) -> str:
-    """What the whole job costs, as a sentence; empty without prices."""
+    """A sentence with the whole job's cost; empty if there are no prices."""
     if baseline.facts.price is None:
         return ""
     if found.cost is None:

@@ -1,4 +1,4 @@
-"""The parser reads the base model's tool calls."""
+"""Checks that the parser can read the base model's tool calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ID: Final = "tool-calls-parse"
 SOME: Final = 8
 SOME_MALFORMED: Final = MAX_MALFORMED / 4
 SILENT: Final = 16
-"""With at least this many episodes, it is suspicious that none has a call or a success."""
+"""If at least this many episodes have neither a tool call nor a success, the check warns."""
 FIELD: Final = "spec.agent.builtin.toolCallParser"
 ENOUGH: Final = enough_without(MAX_MALFORMED)
 MARKS: Final = (
@@ -32,11 +32,11 @@ MARKS: Final = (
     "functools[",
     "to=functions.",
 )
-"""How models of several families begin a call."""
+"""The marks with which models of several families begin a tool call."""
 
 
 def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
-    """Share of attempted calls that could not be read, including calls that the parser did not notice."""
+    """The finding on the share of attempted calls that the parser could not read, or did not notice."""
     if (endpoint := baseline.facts.endpoint) is not None:
         return _of_endpoint(baseline, endpoint)
     readable = malformed = 0
@@ -94,7 +94,7 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
 
 
 def _of_endpoint(baseline: Baseline, endpoint: str) -> Finding:
-    """Whether the endpoint parses the calls of its model. The job's own parser reads none of them."""
+    """The finding for an endpoint: whether it parses its model's calls. The job's own parser reads none."""
     missed = [one for one in baseline.sampled if _missed(one)]
     called = any(tool_calls(one.record).readable for one in baseline.sampled)
     offered = any(one.tools for one in baseline.sampled)
@@ -123,12 +123,12 @@ def _silent(baseline: Baseline) -> tuple[Example, ...]:
 
 
 def _needs(total: int, episodes: int) -> int:
-    """Episodes until there are enough calls, at the rate so far."""
+    """Episodes that give enough calls, at the number of calls per episode so far."""
     return max(ENOUGH, -(-ENOUGH * episodes // max(1, total)))
 
 
 def _missed(one: Sampled) -> list[str]:
-    """Turns without a tool call whose text looks like one; none if a turn of the episode was malformed."""
+    """Texts of turns without a tool call that look like a call; empty if any turn's calls were malformed."""
     names = [name for name in tool_names(one.tools) if name]
     if not names or (one.record.turns and any(turn.malformed_tool_calls for turn in one.record.turns)):
         return []

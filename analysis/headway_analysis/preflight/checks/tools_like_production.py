@@ -1,4 +1,4 @@
-"""Tools take the arguments and give the answers of production's tools."""
+"""Checks that tools take the same arguments and give the same kind of answers as production's tools."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from headway_api.document import JsonView
 
 ID: Final = "tools-like-production"
 ANSWERS: Final = 8
-"""Different answers of one tool that are compared with its schema."""
+"""The most different answers of one tool that are compared with its schema."""
 FIELD: Final = "spec.environment.contract"
 
 
 def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
-    """Differences between the tools on offer, what they answer, and the contract."""
+    """The finding on differences between the contract and the environment's tools and their answers."""
     document = baseline.facts.contract
     if document is None:
         observed = "No contract is given (spec.environment.contract), so nothing was compared."
@@ -114,7 +114,7 @@ def _types(schema: Any) -> set[str]:
 
 
 def _answers(contract: Contract, baseline: Baseline) -> Iterator[Example]:
-    """The first answer of each tool that is not as the contract says."""
+    """An example with the first answer of each tool that violates the contract."""
     seen: dict[str, set[str]] = {}
     reported: set[str] = set()
     for one in baseline.sampled:

@@ -1,12 +1,12 @@
 """`report.html`: one run, or several side by side, as a self-contained page.
 
-curves      which metrics are drawn by step, as charts without pixels
+curves      the data of the charts: which metrics are drawn by step
 drawing     a chart as SVG, whose colours follow the reader's theme
 choice      which episodes are shown
 episodes    an episode turn by turn, its tokens coloured
-model       what a page is made from
-reading     the same from a run's files
+model       the data from which a page is made
+reading     reads this data from a run's files
 standing    when signals were raised
-training, evaluation, comparison    what each kind of page says
+training, evaluation, comparison    the contents of each kind of page
 html        the page
 """

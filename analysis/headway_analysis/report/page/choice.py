@@ -1,4 +1,4 @@
-"""Chooses the groups that a page reads, and the most informative of their episodes. Pure."""
+"""Chooses the groups that are read for a page, and the most informative of their episodes. Pure."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from headway_analysis.measures.episodes import gap
 from headway_api.records import EpisodeRecord, GroupRecord, Outcome, Purpose, StepReport, ValidationRecord
 
 MAX_STEPS: Final = 8
-"""Steps whose batches are read."""
+"""The most steps whose batches are read."""
 MAX_GROUPS: Final = 256
-"""Groups that are read of them."""
+"""The most groups that are read of these batches."""
 APART: Final = "reward and score apart"
 ROWS: Final = 8
-"""Held-out rows that are shown at the first and at the last validation."""
+"""Held-out rows that are shown at the first and at the last validation. An evaluation shows this number of
+rows on which candidates differ, and half as many on which all score low."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """An episode that the page shows, and why. Nothing else of its group is kept: groups are large."""
+    """An episode that the page shows, and why. The rest of its group is dropped, because groups are large."""
 
     episode: EpisodeRecord
     purpose: Purpose
@@ -34,7 +35,7 @@ class Shown:
 
     @classmethod
     def of(cls, group: GroupRecord, episode: EpisodeRecord, why: str, step: int | None = None) -> Self:
-        """An episode of a group. `step`: the one that was trained on it; absent: the group's own."""
+        """An episode of a group. `step`: the step that trained the group. None: the group's own step."""
         rewards = [each.reward for each in group.scored if each.reward is not None]
         mean = fmean(rewards) if rewards else None
         return cls(
@@ -49,12 +50,12 @@ class Shown:
 
     @property
     def gap(self) -> float:
-        """How far reward and external score are apart; 0 if one of them is missing."""
+        """Distance between reward and external score; 0 if one of them is missing."""
         return gap(self.episode)
 
     @property
     def advantage(self) -> float | None:
-        """The reward less the mean of its group; None of an episode without a reward."""
+        """The reward minus the mean of its group; None for an episode without a reward."""
         reward = self.episode.reward
         return None if reward is None or self.group_mean is None else reward - self.group_mean
 
@@ -62,8 +63,8 @@ class Shown:
 def validated_rows(validations: Sequence[ValidationRecord]) -> list[tuple[int, str]]:
     """(step, group) of the held-out rows that are shown.
 
-    Of the last validation: those whose reward and external score are furthest apart, then the worst and the
-    best. The same rows at the first validation follow.
+    The last validation comes first: the rows whose reward and external score are furthest apart, then the
+    rows with the lowest and the highest score. The same rows at the first validation follow.
     """
     if not validations:
         return []
@@ -90,21 +91,22 @@ def validated_rows(validations: Sequence[ValidationRecord]) -> list[tuple[int, s
 
 
 def _place(group: str) -> str:
-    """The part of a validation group's id that names its row: `v000004-000003`."""
+    """The part of a validation group's id that names its row, such as 000003 of `v000004-000003`."""
     return group.rpartition("-")[2]
 
 
 def evenly_spread(reports: Sequence[StepReport]) -> list[int]:
-    """Steps that trained groups, by step: the first, the last and some between, `MAX_STEPS` at most."""
+    """At most `MAX_STEPS` of the steps that trained groups: the first, the last and evenly spaced others."""
     order = sorted({report.step for report in reports if report.groups})
     places = [round(at * (len(order) - 1) / (MAX_STEPS - 1)) for at in range(MAX_STEPS)] if order else []
     return [order[at] for at in dict.fromkeys(places)]
 
 
 def trained_steps(reports: Sequence[StepReport], also: Iterable[int] = ()) -> list[StepReport]:
-    """Steps whose groups are read: the first and the last one, those of `also`, and some between; by step.
+    """Steps whose groups are read: the first, the last, those of `also`, and some between.
 
-    Together they have at most `MAX_GROUPS` groups, unless the last step alone has more.
+    The steps are in order. Together they have at most `MAX_GROUPS` groups, unless the last step alone has
+    more.
     """
     steps = {report.step: report for report in reports if report.groups}
     if not steps:
@@ -121,16 +123,16 @@ def trained_steps(reports: Sequence[StepReport], also: Iterable[int] = ()) -> li
 
 
 def asked_steps(reports: Sequence[StepReport], steps: Collection[int]) -> list[StepReport]:
-    """Those of `steps` that trained groups, by step, however many groups they have."""
+    """Those of `steps` that trained groups, in order. Their number of groups is not limited."""
     found = {report.step: report for report in reports if report.groups and report.step in steps}
     return [found[step] for step in sorted(found)]
 
 
 class OfStep:
-    """Chooses among the episodes of one step while its groups are read, and keeps none but the chosen ones.
+    """Chooses episodes of one step while its groups are read, and keeps only the chosen ones.
 
-    They are the best episode, the worst, that whose reward and score are furthest apart, and one of each
-    outcome but Completed.
+    It chooses the episodes with the highest reward, with the lowest reward, and with reward and score
+    furthest apart. It also chooses one episode of each outcome other than Completed.
     """
 
     def __init__(self, step: int) -> None:
@@ -156,7 +158,7 @@ class OfStep:
 
     @property
     def chosen(self) -> list[Shown]:
-        """The chosen episodes of all groups so far, each once."""
+        """The chosen episodes of all groups so far, without duplicates."""
         apart = [each for each in self._found.values() if each.why != APART or each.gap > 0]
         return list({each.episode.episode_id: each for each in reversed(apart)}.values())[::-1]
 
@@ -166,10 +168,12 @@ def _reward(episode: EpisodeRecord) -> float:
 
 
 def compared_rows(candidates: Mapping[str, Mapping[int, float]]) -> list[int]:
-    """Rows of an evaluation that are shown: those on which candidates differ most, then those that all fail.
+    """Rows of an evaluation that are shown.
+
+    Those are the rows on which candidates differ most, and of the others those with the lowest scores.
 
     Args:
-        candidates: by name, the mean score of each row that was read.
+        candidates: name -> row -> mean score, for the rows that were read.
     """
     common = set.intersection(*(set(of) for of in candidates.values())) if candidates else set()
 
@@ -182,6 +186,6 @@ def compared_rows(candidates: Mapping[str, Mapping[int, float]]) -> list[int]:
 
 
 def mean_score(group: GroupRecord) -> float:
-    """Mean external score of a group; of an environment without one, the mean reward."""
+    """Mean external score of a group. An episode without an external score counts with its reward."""
     values = [each.score if each.score is not None else _reward(each) for each in group.scored]
     return fmean(values) if values else 0.0

@@ -11,7 +11,7 @@ from headway_analysis.report.page.html import Page, Picture, Table, rendered, sh
 from headway_analysis.report.page.model import TrainingRun
 
 MAX_RUNS: Final = 8
-"""The number of colours that a reader can distinguish."""
+"""The most runs of a page: a reader cannot distinguish more colours."""
 METRICS: Final = (
     ("Training reward", "reward", "rollout/reward/mean"),
     ("External score of training episodes", "score", "rollout/external_score/mean"),
@@ -25,13 +25,13 @@ METRICS: Final = (
 
 
 def named_runs(runs: Sequence[TrainingRun]) -> dict[str, TrainingRun]:
-    """The runs by what each is called: its job's name; if several have it, with the first letters of the
-    uid."""
+    """The runs by the name of their job. If several runs have the same name, the first characters of the uid
+    follow it."""
     return dict(zip(_names(runs), runs, strict=True))
 
 
 def page(runs: Sequence[TrainingRun]) -> str:
-    """The page as HTML; two to `MAX_RUNS` runs."""
+    """The page as HTML, for two to `MAX_RUNS` runs."""
     named = named_runs(runs)
     return rendered(
         Page(
@@ -90,7 +90,7 @@ def _drawn(
 
 
 def outcomes(named: Mapping[str, TrainingRun]) -> Table:
-    """The results of each run."""
+    """A table of each run's results."""
     rows = []
     for name, run in named.items():
         first, last = (run.validations[0], run.validations[-1]) if run.validations else (None, None)
@@ -111,7 +111,7 @@ def outcomes(named: Mapping[str, TrainingRun]) -> Table:
 
 
 def differing(named: Mapping[str, TrainingRun]) -> Table:
-    """The fields of the specs that are not the same in all runs."""
+    """A table of the spec's fields that are not the same in all runs."""
     flat = {
         name: dict(training.flat(run.spec.as_object())) for name, run in named.items() if run.spec is not None
     }

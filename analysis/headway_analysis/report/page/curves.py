@@ -1,4 +1,4 @@
-"""What the page draws by step: charts without pixels, from the metrics of a run."""
+"""The data of the page's charts: which metrics of a run are drawn by step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headway_api.records import ValidationRecord
 
 Metrics = Mapping[str, float]
 Points = tuple[tuple[float, float], ...]
-"""(step, value), by step."""
+"""(step, value), in the order of steps."""
 
 MAX_POINTS: Final = 400
 """The most points of a line: a screen cannot show more."""
@@ -29,9 +29,9 @@ class Line:
     name: str
     points: Points
     band: tuple[tuple[float, float, float], ...] = ()
-    """(step, low, high): a 95 % interval."""
+    """(step, low, high): the 95 % interval at a step."""
     dots: bool = False
-    """Whether each point is marked: they are few."""
+    """Whether each point gets a marker, for lines of few points."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class Chart:
     unit: str
     lines: tuple[Line, ...]
     about: str = ""
-    """What a reader should know of it, in one sentence."""
+    """A note about the chart for the reader."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Which metrics share a chart. A name that ends with `/` stands for all metrics that begin with it."""
+    """Metrics that share a chart. A name that ends with `/` stands for all metrics that begin with it."""
 
     title: str
     unit: str
@@ -134,20 +134,20 @@ PANELS: Final = (
         ),
     ),
 )
-"""After reward, score and tokens, in the order of the page."""
+"""The panels that follow reward, external score, tokens and cost, in the order of the page."""
 
 
 def interval(tries: Iterable[Sequence[float]]) -> tuple[float, float] | None:
-    """The 95 % interval of a mean over rows, as `of_rows` has it; None if rows are too few."""
+    """The 95 % interval of a mean over rows, from `of_rows`; None if there is no interval."""
     found = of_rows(tries)
     return None if found is None or found.low is None or found.high is None else (found.low, found.high)
 
 
 def training(metrics: Mapping[int, Metrics], validations: Sequence[ValidationRecord]) -> list[Chart]:
-    """The charts of a training run, without those for which it has no metric.
+    """The charts of a training run. Charts whose metrics the run lacks are left out.
 
     Args:
-        metrics: by step: the learner's own, and those of the step's batch.
+        metrics: step -> the learner's metrics and those of the step's batch.
     """
     charts = [
         Chart(
@@ -197,12 +197,12 @@ def _panel(panel: Panel, metrics: Mapping[int, Metrics]) -> Chart:
 
 
 def line(metrics: Mapping[int, Metrics], name: str, called: str) -> Line:
-    """A metric by step."""
+    """A line with a metric by step. `called`: the line's name."""
     return Line(called, thinned([(step, of[name]) for step, of in sorted(metrics.items()) if name in of]))
 
 
 def summed(metrics: Mapping[int, Metrics], name: str, called: str) -> Line:
-    """A metric's sum up to each step."""
+    """A line with a metric's sum up to each step; no points if the whole sum is 0."""
     total, found = 0.0, []
     for step, of_step in sorted(metrics.items()):
         total += of_step.get(name, 0.0)
@@ -213,7 +213,7 @@ def summed(metrics: Mapping[int, Metrics], name: str, called: str) -> Line:
 def validated(
     validations: Sequence[ValidationRecord], called: str, which: Literal["reward", "score"]
 ) -> Line:
-    """Mean reward or external score of held-out rows by step, with its interval."""
+    """A line with the mean reward or external score of held-out rows by step, with its intervals."""
     points, band = [], []
     for each in validations:
         tries = [row.rewards if which == "reward" else row.scores for row in each.rows.values()]
@@ -224,7 +224,7 @@ def validated(
 
 
 def thinned(points: Sequence[tuple[float, float]], limit: int = MAX_POINTS) -> Points:
-    """At most `limit` of the points: of each stretch the lowest and the highest, so that no spike is lost."""
+    """At most `limit` of the points: of each section the lowest and the highest, so that no spike is lost."""
     if len(points) <= limit:
         return tuple((float(step), value) for step, value in points)
     found: list[tuple[float, float]] = []

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLOURS: Final = tuple(f"#0000{number:02x}" for number in range(0x11, 0x19))
-"""Stand for `--c1` to `--c8` of the page: matplotlib knows no CSS variables."""
+"""Placeholders for the page's CSS variables `--c1` to `--c8`, since matplotlib knows no CSS variables."""
 INK, GRID, SHADE = "#000021", "#000022", "#000023"
 VARIABLES: Final = {
     **{colour: f"var(--c{number})" for number, colour in enumerate(COLOURS, 1)},
@@ -54,9 +54,9 @@ def svg(chart: Chart, key: str, spans: Sequence[Span] = (), marks: Sequence[Mark
     """The chart as an `svg` element.
 
     Args:
-        key: unique among the pictures of the page.
-        spans: steps to shade.
-        marks: steps with a dashed line.
+        key: a name that no other picture of the page has.
+        spans: ranges of steps to shade.
+        marks: steps to mark with a dashed line.
     """
 
     def draw(axes: Axes) -> None:
@@ -89,7 +89,9 @@ def bars(
     """Values with their intervals, one below the other, as an `svg` element.
 
     Args:
-        values: of each name its value, and the ends of its 95 % interval if there is one.
+        values: for each name, its value and both ends of its 95 % interval; None if there is no interval.
+        key: a name that no other picture of the page has.
+        label: description of the picture for screen readers.
     """
 
     def draw(axes: Axes) -> None:
@@ -125,14 +127,17 @@ def _drawn(draw: Any, inches: tuple[float, float], key: str, label: str) -> str:
 
 @contextmanager
 def _library() -> Iterator[Any]:
-    """How to make matplotlib draw a `Figure`. Its font cache is temporary unless MPLCONFIGDIR names one."""
+    """Yields a function that makes matplotlib's `Figure` of a size in inches.
+
+    The folder of matplotlib's font cache is temporary, unless MPLCONFIGDIR names one.
+    """
     with tempfile.TemporaryDirectory() as folder:
         given = os.environ.setdefault("MPLCONFIGDIR", folder)
         try:
             import matplotlib
             from matplotlib.figure import Figure
 
-            # Strangers choose the names: a dollar sign must not begin a formula.
+            # Names come from users and environments: a dollar sign in them must not begin a formula.
             with matplotlib.rc_context(
                 {"svg.fonttype": "none", "svg.hashsalt": "headway", "text.parse_math": False}
             ):
@@ -143,7 +148,7 @@ def _library() -> Iterator[Any]:
 
 
 def _embedded(text: str, key: str, label: str) -> str:
-    """The picture as an element of a page, with a label and with ids that no other picture has."""
+    """The picture as an element of a page, with a label, and with ids that no other picture has."""
     text = _METADATA.sub("", _HEAD.sub("", text))
     text = _SIZE.sub(rf'\1 role="img" aria-label="{escape(label)}"', text, count=1)
     text = _NAMED.sub(rf"\g<1>{key}-", text)

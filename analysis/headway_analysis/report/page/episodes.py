@@ -1,4 +1,4 @@
-"""An episode as the page shows it: turn by turn, and token by token where its tokens can be read. Pure."""
+"""An episode as the page shows it: turn by turn, and token by token if a tokenizer is available. Pure."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ TEXT: Final = 2_000
 TOKENS: Final = 1_200
 """Maximum tokens of an episode that are coloured."""
 GIVEN: Final = 240
-"""Maximum characters of a stretch of tokens that the model did not sample."""
+"""Maximum characters of a section of tokens that the model did not sample."""
 SHADES: Final = 10
 """Shades of probability: 0 is unlikely, 9 is sure."""
 WINDOW: Final = 6
-"""Earlier tokens that are decoded with each token: one character may take several tokens."""
+"""Earlier tokens that are decoded with each token, because one character may consist of several tokens."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A stretch of a row's tokens."""
+    """A sampled token of a training row, or a section of given tokens."""
 
     text: str
     shade: int | None = None
-    """Probability of a sampled token in `SHADES` equal parts; None: the text was given."""
+    """Probability of a sampled token, from 0 to `SHADES` - 1. None: the model did not sample the text."""
     logprob: float | None = None
 
 
@@ -63,11 +63,11 @@ class Turn:
 
 @dataclass(frozen=True)
 class View:
-    """One episode."""
+    """One episode, with everything that the page shows of it."""
 
     name: str
     where: str
-    """Its purpose, step and row."""
+    """Its purpose, its step or candidate, and its row."""
     purpose: str
     outcome: str
     why: str
@@ -82,7 +82,7 @@ class View:
     turns: tuple[Turn, ...]
     pieces: tuple[Piece, ...]
     cut: bool
-    """Whether there are more tokens than are shown."""
+    """Whether the training row has more than `TOKENS` tokens, so that some are not shown."""
 
 
 def view(shown: Shown, decode: Decode | None) -> View:
@@ -138,12 +138,12 @@ def _object(arguments: dict[str, Any]) -> str:
 
 
 def shortened(text: str, limit: int) -> str:
-    """The text, or its beginning and how much is left out."""
+    """The text. If it is longer than `limit`, its beginning and the number of characters left out."""
     return text if len(text) <= limit else f"{text[:limit]} … ({len(text) - limit} more characters)"
 
 
 def coloured(row: TrainingRow, decode: Decode) -> Iterator[Piece]:
-    """A training row's first tokens: given tokens in stretches, sampled tokens one by one."""
+    """A training row's first `TOKENS` tokens: sampled tokens one by one, given tokens in sections."""
     numbered = zip(range(min(len(row.tokens), TOKENS)), row.mask, strict=False)
     for sampled, places in groupby(numbered, key=lambda each: each[1]):
         section = [place for place, _ in places]
@@ -158,6 +158,6 @@ def coloured(row: TrainingRow, decode: Decode) -> Iterator[Piece]:
 
 
 def _last(tokens: Sequence[int], decode: Decode) -> str:
-    """What the last token adds to the text of those before it."""
+    """The text that the last token adds to the text of the tokens before it."""
     before, whole = decode(tokens[:-1]), decode(tokens)
     return whole[len(before) :] if whole.startswith(before) else decode(tokens[-1:])

@@ -1,4 +1,4 @@
-"""A page as one HTML file that needs no network: its contents and its template."""
+"""A page's contents, and the template that makes them one HTML file without network access."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from headway_analysis.report.page.curves import Chart
 from headway_analysis.report.page.episodes import View
 
 LARGEST: Final = 5_000_000
-"""Bytes of a page: what a browser opens at once."""
+"""Maximum bytes of a page, so that a browser opens it without delay."""
 MAX_NUMBERS: Final = 200
-"""Maximum steps in the table of a picture; if the run has more, evenly spread ones."""
+"""Maximum steps in the table of a picture. If the run has more, the table has evenly spread steps."""
 Row = tuple[str, ...]
 
 
@@ -31,7 +31,7 @@ class Table:
     rows: Sequence[Row]
     note: str = ""
     folded: bool = False
-    """Whether it is closed until somebody opens it."""
+    """Whether the table is collapsed until the reader opens it."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Picture:
 
     @classmethod
     def of(cls, chart: Chart, svg: str) -> Picture:
-        """A chart that was drawn; its table has a row for each step, `MAX_NUMBERS` at most."""
+        """The picture of a chart that was drawn as `svg`. Its table has a row a step, up to `MAX_NUMBERS`."""
         names = [line.name for line in chart.lines]
         values = [dict(line.points) for line in chart.lines]
         steps = sorted({step for of_line in values for step in of_line})
@@ -63,7 +63,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Page:
-    """Everything on a page, in its order."""
+    """Everything on a page."""
 
     title: str
     kind: str
@@ -77,14 +77,15 @@ class Page:
     shaded: bool = False
     marked: bool = False
     timeline: str | None = None
-    """Address that holds the trace of some steps, packed; a reader saves it and opens it in Perfetto."""
+    """A `data:` address that contains the packed trace of some steps. A reader saves it and opens it in
+    Perfetto."""
     episodes: Sequence[View] = ()
     tokens: bool = False
-    """Whether tokens could be read."""
+    """Whether the episodes show their tokens."""
 
 
 def dollars(amount: object) -> str:
-    """A cost to a hundredth of a cent."""
+    """A cost in US dollars, to a hundredth of a cent."""
     return f"{Decimal(str(amount)):.4f} USD"
 
 

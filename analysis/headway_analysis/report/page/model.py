@@ -1,4 +1,4 @@
-"""What a page is made from."""
+"""The data of a run from which a page is made."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class TrainingRun:
     namespace: str
     uid: str
     spec: RLTrainingJobSpec | None
-    """None if the run's coordinator has not written it yet."""
+    """None if the run's coordinator has not written a spec that this version can read."""
     steps: Sequence[StepReport]
-    """The reports that count, by step."""
+    """The valid step reports, in the order of steps."""
     batch_metrics: Mapping[int, Mapping[str, float]]
     """The metrics of each step's batch, by step."""
     validations: Sequence[ValidationRecord]
@@ -48,7 +48,7 @@ class TrainingRun:
         }
 
     def times(self) -> list[StepTime]:
-        """Where the seconds of each step went, for steps whose episodes are known."""
+        """How the seconds of each step were spent, for steps whose episodes' times are known."""
         reports = {report.step: report for report in self.steps}
         found = (
             spent(reports[step - 1], reports[step], self.timings[step])
@@ -58,7 +58,7 @@ class TrainingRun:
         return [each for each in found if each is not None]
 
     def trace(self) -> dict[str, Any]:
-        """The steps whose episodes are known, and those episodes, as a trace that Perfetto opens."""
+        """A trace for Perfetto, with the steps whose episodes' times are known, and with those episodes."""
         reports = [report for report in self.steps if report.step in self.timings]
         return trace(reports, [each for step in sorted(self.timings) for each in self.timings[step]])
 

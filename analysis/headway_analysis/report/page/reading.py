@@ -1,6 +1,6 @@
-"""Reads what a page shows from a run's files: the records of all steps, and the chosen episodes.
+"""Reads the data of a page from a run's files: the records of all steps, and the chosen episodes.
 
-One group is in memory at a time: a group of long episodes has hundreds of megabytes.
+Only one group is in memory at a time, because a group of long episodes has hundreds of megabytes.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from headway_api.run_files import RunFiles
 from headway_api.spec.training import RLTrainingJobSpec
 
 MAX_ROWS: Final = 64
-"""Rows of an evaluation that are read, of each candidate."""
+"""The most groups of each candidate of an evaluation that are read."""
 
 
 def training(files: RunFiles, decode: Decode | None = None) -> TrainingRun:
-    """A training run as it is now. Raises what `RunFiles` raises.
+    """A training run as it is now, with its chosen episodes. Raises the errors that `RunFiles` raises.
 
     Args:
-        decode: text of token ids; without it no tokens are shown.
+        decode: turns token ids into text. None: no tokens are shown.
     """
     run = curves(files)
     spans, _ = standing.judged(run)
@@ -40,10 +40,10 @@ def training(files: RunFiles, decode: Decode | None = None) -> TrainingRun:
 
 
 def timed(files: RunFiles, steps: Collection[int]) -> TrainingRun:
-    """A run with the times of the episodes of `steps`, and without episodes.
+    """A run with the times of the episodes of some steps, and without the episodes themselves.
 
     Args:
-        steps: those that trained are read; if it is empty, the first, the last and some between.
+        steps: the steps to read, if they trained groups. Empty: the first, the last and some between.
     """
     run = curves(files)
     chosen = choice.asked_steps(run.steps, steps or choice.evenly_spread(run.steps))
@@ -52,7 +52,7 @@ def timed(files: RunFiles, steps: Collection[int]) -> TrainingRun:
 
 
 def curves(files: RunFiles) -> TrainingRun:
-    """A run without its episodes and their times."""
+    """A run without its episodes, and without their times."""
     layout = files.layout
     job, steps, batches = files.document(layout.job), files.steps(), files.batch_metrics()
     namespace, name, uid = _identity(job, layout)
@@ -77,7 +77,7 @@ def curves(files: RunFiles) -> TrainingRun:
 
 
 def _identity(job: Mapping[str, Any] | None, layout: Layout) -> tuple[str, str, str]:
-    """Namespace, name and uid: as the run says them, else as the names of its folders do."""
+    """Namespace, name and uid: from the run's `job.json`, or else from the names of its folders."""
     if job is not None:
         return str(job.get("namespace")), str(job.get("name")), str(job.get("uid"))
     parts = ["", "", *layout.root.split("/")]
@@ -85,7 +85,7 @@ def _identity(job: Mapping[str, Any] | None, layout: Layout) -> tuple[str, str, 
 
 
 def _spec(job: dict[str, Any] | None) -> RLTrainingJobSpec | None:
-    """None if another version wrote it."""
+    """The spec in `job.json`; None if there is none, or if another version wrote it in another form."""
     try:
         return None if job is None else RLTrainingJobSpec.model_validate(job.get("spec"))
     except ValidationError:
@@ -102,7 +102,7 @@ def _held_out(files: RunFiles, validations: Sequence[ValidationRecord]) -> Itera
 def _trained(
     files: RunFiles, reports: Sequence[StepReport]
 ) -> tuple[list[Shown], dict[int, list[EpisodeTiming]]]:
-    """The chosen episodes of some steps, and the times of all of theirs."""
+    """The chosen episodes of some steps, and the times of all episodes of these steps."""
     shown: list[Shown] = []
     timings: dict[int, list[EpisodeTiming]] = {}
     for report in reports:
@@ -115,7 +115,7 @@ def _trained(
 
 
 def evaluation(files: RunFiles, decode: Decode | None = None) -> EvaluationRun | None:
-    """An evaluation that has ended; None of one that has not. Raises what `RunFiles` raises."""
+    """An evaluation; None if it has not ended. Raises the errors that `RunFiles` raises."""
     report = files.document(files.layout.report)
     if report is None:
         return None

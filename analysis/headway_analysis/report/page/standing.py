@@ -1,4 +1,4 @@
-"""When a run's signals were raised, judged again from its metrics. Pure."""
+"""When a run's signals were raised. They are judged again from the run's metrics. Pure."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ RAISED: Final = "Raised"
 
 
 def judged(run: TrainingRun) -> tuple[list[Span], list[Verdict]]:
-    """Stretches of steps in which signals were raised, and each signal's state at the end. Nothing is known
-    of a run without its spec."""
+    """The ranges of steps in which signals were raised, and each signal's state at the end.
+
+    Both are empty for a run without a spec, which cannot be judged.
+    """
     if run.spec is None:
         return [], []
     watch, metrics = Watch(job_of(run.spec)), run.by_step

@@ -47,7 +47,7 @@ def page(run: TrainingRun) -> str:
 
 
 def _embedded(run: TrainingRun) -> str | None:
-    """The trace of the steps whose times are recorded, as an address that holds it."""
+    """The trace of the steps whose times are known, packed in a `data:` address; None if there are none."""
     if not run.times():
         return None
     packed = gzip.compress(json.dumps(run.trace()).encode(), mtime=0)
@@ -173,7 +173,7 @@ def _settings(run: TrainingRun) -> Table | None:
 
 
 def flat(value: Any, path: str = "spec") -> Iterator[tuple[str, str]]:
-    """An object's fields with their paths, in their order in the object."""
+    """(path, value) of every field of a JSON object, in the object's order."""
     if isinstance(value, Mapping) and value:
         for name, below in value.items():
             yield from flat(below, f"{path}.{name}")

@@ -10,7 +10,7 @@ from headway_analysis.signals.judges import behaviour, learning
 from headway_api.signals import SignalName as Name
 
 LASTING: Final = 5
-"""Readings of a median of three that show more than a few odd batches."""
+"""Readings in a row that must be bad. Each is a median of three steps, so a few odd batches give fewer."""
 PASSES: Final = (
     f"Three odd batches in a row move only {LASTING - 2} medians of three steps, so they raise nothing. "
     f"{LASTING} bad medians in a row need {LASTING} such batches."

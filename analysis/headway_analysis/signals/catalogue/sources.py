@@ -1,4 +1,4 @@
-"""Where thresholds come from."""
+"""Sources of thresholds, and a place to look at, which descriptions of several signals quote."""
 
 from typing import Final
 

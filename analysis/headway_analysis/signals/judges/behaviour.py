@@ -1,4 +1,4 @@
-"""Judges of what the agent does: how its episodes end, how long they are, what they call."""
+"""Judges of the agent's behaviour: how its episodes end, how long they are, and how many tools they call."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ MORE_CALLS: Final = 1.25
 REPETITIVE: Final = 0.1
 
 WINDOWS: Final = (5, 10, 25)
-"""Steps whose episodes are counted together: a large rate shows in few, a small one in many."""
+"""Numbers of last steps over which episodes are pooled: a high rate shows in few steps, a low one in many."""
 
 
 def number_of(name: str) -> str:
-    """How the number of `rate` is computed, in words."""
+    """How `rate` computes its number, in words."""
     steps = ", ".join(map(str, WINDOWS[:-1]))
     return (
         f"Mean of `{name}` over the last {steps} and {WINDOWS[-1]} steps, weighted by `{EPISODES}`. The "
@@ -47,7 +47,7 @@ def number_of(name: str) -> str:
 
 
 def threshold_of(threshold: float) -> str:
-    """When `rate` is over, in words."""
+    """When a reading of `rate` is over or clear, in words."""
     return (
         f"Bad if both the interval's lower bound and the share of the last {WINDOWS[0]} steps are above "
         f"{threshold:.0%}. Clear if the share of the last {WINDOWS[0]} steps is {threshold:.0%} or less."
@@ -58,12 +58,12 @@ BURSTS: Final = (
     "Episodes of one batch are alike. So a burst in two or three batches is two or three events, not "
     "hundreds, and it passes. An interval that counts such episodes as independent would be far too narrow."
 )
-"""Why the interval of a rate looks at its batches."""
+"""Why a rate's interval takes into account how much batches differ."""
 RAO_SCOTT: Final = "Rao and Scott 1992, A simple method for the analysis of clustered binary data"
 
 
 def growth_of(name: str) -> str:
-    """How the number of `growing` is computed, in words."""
+    """How `growing` computes its number, in words."""
     return (
         f"Ratio: the median of `{name}` in the last {LAST} steps, divided by a baseline. The baseline is the "
         f"smaller of two medians of {WINDOW} steps: the first ones, and those that ended {BACK} steps ago."
@@ -71,7 +71,7 @@ def growth_of(name: str) -> str:
 
 
 def growth_threshold(factor: float) -> str:
-    """When `growing` is over, in words."""
+    """When a reading of `growing` is over or clear, in words."""
     return (
         f"Bad above {factor:g} times the baseline, unless the external score surely rises (over {BACK} "
         f"steps). Clear at {1 + (factor - 1) / 2:g} times or less, or if the score surely rises."
@@ -79,7 +79,13 @@ def growth_threshold(factor: float) -> str:
 
 
 def rate(name: str, what: str, threshold: float) -> Judge:
-    """A judge of a share of episodes: over where the lower bound of its interval is, in any of `WINDOWS`."""
+    """A judge of a share of episodes, by the window of `WINDOWS` whose interval has the highest lower bound.
+
+    Args:
+        name: the metric with the share.
+        what: what these episodes did, for the message.
+        threshold: a reading is over if both this lower bound and the share of the shortest window exceed it.
+    """
 
     def judge(history: History) -> Reading | None:
         if history.latest(name) is None:
@@ -106,7 +112,14 @@ def rate(name: str, what: str, threshold: float) -> Judge:
 
 
 def growing(name: str, what: str, factor: float, least: float) -> Judge:
-    """A judge of a quantity that grows while the external score does not."""
+    """A judge of a quantity that grows while the external score does not.
+
+    Args:
+        name: the metric with the quantity.
+        what: the quantity in words, for the message.
+        factor: a reading is over if the quantity is more than this many times its baseline.
+        least: the smallest baseline; a lower one counts as this.
+    """
 
     def judge(history: History) -> Reading | None:
         first = level(history.first(name, WINDOW), WINDOW)
@@ -126,7 +139,7 @@ def growing(name: str, what: str, factor: float, least: float) -> Judge:
 
 
 def repetition(history: History) -> Reading | None:
-    """Share of a turn's 8-grams that the turn repeats."""
+    """The share of a turn's 8-grams that occurred earlier in the turn."""
     now = level(history.recent(REPEATED, LAST), LAST)
     if now is None or history.latest(REPEATED) is None:
         return None

@@ -1,4 +1,4 @@
-"""Judges of reward, score and validation: whether what is learnt is what is wanted."""
+"""Judges of reward, external score and validation: whether the model learns the intended behaviour."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ TASK_REWARD: Final = "rollout/task_reward/"
 EXPLAINED: Final = "rollout/reward_explained/"
 
 WINDOW: Final = 5
-"""Steps whose mean or median stands for a level."""
+"""Steps whose mean or median is the level of a metric."""
 BACK: Final = 10
-"""The present level is compared with the level of so many steps ago."""
+"""The present level is compared with the level of this many steps ago."""
 NORMAL: Final = 1.96
 
 LAST: Final = 3
-"""Steps whose median stands for the present, where a late signal is costly."""
+"""Steps whose median is the present level, for signals that would be costly if they came late."""
 COLLAPSED: Final = 0.25
 RECOVERED: Final = 0.5
 LEAST_HEIGHT: Final = 0.1
@@ -42,11 +42,11 @@ RISEN: Final = 0.1
 MAX_UNIFORM: Final = 0.6
 FEW_UNIFORM: Final = 0.5
 GENERALIZATION_GAP: Final = 0.15
-"""Threshold of how far the training reward may rise beyond the held-out one, over the reward's range."""
+"""How much more the training reward may rise than the held-out reward, as a share of the reward's range."""
 SCORE_GAP: Final = 0.15
-"""Threshold of how far the reward may rise beyond the external score, over the reward's range."""
+"""How much more the reward may rise than the external score, as a share of the reward's range."""
 STRONG_EVIDENCE_FACTOR: Final = 2.0
-"""Multiple of a threshold from which less evidence is enough."""
+"""If a number exceeds its threshold by this factor, fewer readings or steps are enough."""
 DIVERGED: Final = 0.3
 TASK_BEFORE: Final = 20
 ONE_SIDED: Final = 0.95
@@ -55,7 +55,7 @@ GROWN: Final = 0.2
 
 
 def solved(history: History) -> bool:
-    """Whether nearly every episode earns the best reward that the job allows."""
+    """Whether the reward is near the best that the job allows, within `SOLVED_WITHIN` of its range."""
     now = level(history.recent(REWARD, WINDOW), 1)
     return now is not None and now >= history.job.reward_high - SOLVED_WITHIN * history.job.reward_span
 
@@ -67,13 +67,13 @@ def rise(history: History, name: str, back: int = BACK) -> Shift | None:
 
 
 def stalls(history: History) -> bool:
-    """Whether the reward neither is near its best nor surely rises."""
+    """Whether the reward is not near its best, and does not surely rise."""
     moved = rise(history, REWARD)
     return not solved(history) and (moved is None or not moved.rises)
 
 
 def reward_collapsed(history: History) -> Reading | None:
-    """The reward now, as a share of its plateau's height above the lowest one."""
+    """The reward now, as a share of its highest plateau. Both are measured from the lowest reward."""
     values = [value for _, value in history.dated(REWARD, -1, history.now)]
     if len(values) < 2 * WINDOW or history.latest(REWARD) is None:
         return None
@@ -88,7 +88,7 @@ def reward_collapsed(history: History) -> Reading | None:
 
 
 def nothing_to_train(history: History) -> Reading | None:
-    """Steps in a row without a group that has an advantage."""
+    """How many of the last steps in a row had no group with an advantage."""
     shares = history.recent(VALID, NONE_FOR)
     if history.latest(VALID) is None:
         return None
@@ -103,7 +103,10 @@ def nothing_to_train(history: History) -> Reading | None:
 
 
 def reward_flat(history: History) -> Reading | None:
-    """How far the reward is above that of the first steps, until it, or that of held-out rows, once was."""
+    """How far the reward is above that of the first steps.
+
+    The reading is clear once the training reward or the held-out reward has risen.
+    """
     rewards = [*history.dated(REWARD, -1, history.now)]
     values = [value for _, value in rewards]
     if len(values) < SAME_FOR or history.latest(REWARD) is None:
@@ -126,7 +129,7 @@ def reward_flat(history: History) -> Reading | None:
 
 
 def _has_risen(history: History, rewards: Sequence[tuple[int, float]]) -> bool:
-    """Whether the mean of `WINDOW` rewards once surely was above that of the first ones."""
+    """Whether the mean of any `WINDOW` rewards so far was surely above the mean of the first `WINDOW`."""
     once, values = history.once("the reward rose"), [value for _, value in rewards]
     for at in range(2 * WINDOW, len(rewards) + 1):
         step = rewards[at - 1][0]
@@ -137,7 +140,10 @@ def _has_risen(history: History, rewards: Sequence[tuple[int, float]]) -> bool:
 
 
 def groups_uniform(history: History) -> Reading | None:
-    """Share of groups without an advantage, while the reward stalls. A share of few groups is uncertain."""
+    """Share of groups without an advantage, while the reward stalls.
+
+    A share of few groups is uncertain, so the lower bound of its interval counts too.
+    """
     recent = counted(history, UNIFORM, GROUPS, WINDOW)
     if len(history.recent(UNIFORM, WINDOW)) < WINDOW or history.latest(UNIFORM) is None or recent is None:
         return None
@@ -158,7 +164,10 @@ def groups_uniform(history: History) -> Reading | None:
 
 
 def score_diverged(history: History) -> Reading | None:
-    """How far the reward has risen beyond the external score of the same episodes, or held without it."""
+    """How much more the reward has risen than the external score of the same episodes.
+
+    A reward that holds while the score falls counts too.
+    """
     half = sum(1 for _ in history.dated(REWARD, -1, history.now)) // 2
     long = max(WINDOW, min(2 * WINDOW, half))
     found = [_score_gap(history, BACK, WINDOW), _score_gap(history, max(BACK, history.now - long), long)]
@@ -166,8 +175,8 @@ def score_diverged(history: History) -> Reading | None:
 
 
 def _worst(reading: Reading) -> tuple[bool, bool, bool, float]:
-    """A sort key: the level counts before the number, so a large clear number hides no reading that is
-    over."""
+    """A sort key for the worst reading. The level counts before the number, so that a reading that is over
+    comes before a clear one with a larger number."""
     return reading.sure, reading.level is Level.OVER, reading.level is Level.BETWEEN, reading.value
 
 
@@ -194,7 +203,7 @@ def _score_gap(history: History, back: int, window: int) -> Reading | None:
 
 
 def validation_diverged(history: History) -> Reading | None:
-    """How far the training reward has risen beyond that of held-out rows, between two validations."""
+    """How much more the training reward has risen than the reward of held-out rows, between validations."""
     known = history.validated(VALIDATED)
     if not known or known[-1][0] != history.now:
         return None
@@ -229,7 +238,7 @@ def _generalization_gap(history: History, then: int) -> Reading | None:
 
 
 def tasks_diverging(history: History) -> Reading | None:
-    """How far apart two tasks' rewards have moved: one surely up, the other surely down."""
+    """How far apart two tasks' rewards have moved, if one of them surely fell and the other rose."""
     names = history.names(TASK_REWARD, WINDOW)
     if len(names) < 2:
         return None
@@ -252,13 +261,16 @@ def tasks_diverging(history: History) -> Reading | None:
 
 
 def _moved(history: History, name: str) -> Shift | None:
-    """How far the last `WINDOW` values of a metric are above those of the `TASK_BEFORE` steps before."""
+    """How far the last `WINDOW` steps of a metric are above the `TASK_BEFORE` steps before, on average."""
     earlier = history.recent(name, TASK_BEFORE, until=history.now - WINDOW)
     return shift(earlier, history.recent(name, WINDOW)) if len(earlier) >= WINDOW else None
 
 
 def reward_one_sided(history: History) -> Reading | None:
-    """Largest share of the reward's variance within groups that one number explains, at another's expense."""
+    """The largest share of the reward's variance within groups that one reported number explains.
+
+    The reading can be over only if this share has grown and another number's share has fallen.
+    """
     names = history.names(EXPLAINED, WINDOW)
     shares = {
         name: found for name in names if (found := level(history.recent(name, WINDOW), WINDOW)) is not None
@@ -283,7 +295,7 @@ def reward_one_sided(history: History) -> Reading | None:
 
 
 def _early(history: History) -> dict[str, float]:
-    """Share of the reward that each number explained in the first steps."""
+    """The share of the reward's variance that each number explained in the first `WINDOW` steps."""
     first = [step for step, _ in history.dated(REWARD, -1, history.now)][:WINDOW]
     last = first[-1] if first else -1
     values = {

@@ -1,4 +1,4 @@
-"""Judges the policy's update: does a step still have its intended effect?"""
+"""Judges of the policy's update: does a training step still have its intended effect?"""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ENTROPY_MORE: Final = 0.7
 ENTROPY_LASTS: Final = 0.35
 """Half of `ENTROPY_MORE`: enough for the median of `BACK` steps."""
 ENTROPY_LEAST: Final = 8
-"""How many of `BACK` steps must have an entropy."""
+"""How many of the last `BACK` steps must have an entropy for their median to count."""
 SPIKE: Final = 5.0
 SPIKE_OVER: Final = 2.0
 FRESH_LAG: Final = 0.25
@@ -51,16 +51,16 @@ MASKED_AGAIN: Final = 0.05
 STALE: Final = 0.9
 FRESH: Final = 0.75
 LEAST: Final = 1e-9
-"""No ratio to a level below it is judged."""
+"""If a first level is smaller than this, no ratio to it is judged."""
 LONGEST: Final = 7
-"""Maximum steps of age that lengthen the median, so that a lasting mismatch is raised within ten steps."""
+"""An older batch counts as this many steps old, so that a lasting mismatch is still raised soon."""
 LONGER: Final = (
     "If the batch is not fresh, the median covers two more steps for each step of its tokens' age. That age "
     f"is the largest of the last {LAST} steps (`{OLDEST}`), and at most {LONGEST}. The median stays at "
     f"{LAST} steps if it exceeds {STRONG_EVIDENCE_FACTOR:g} times the threshold there. It also stays at "
     f"{LAST} if the median of `{EFFECTIVE}` is below {EFFECTIVE_AGAIN:.0%}."
 )
-"""Over how many steps the number of an old batch is taken, in words."""
+"""How many steps the median covers if batches are not fresh, in words."""
 IF_FRESH: Final = (
     f"if the batch is fresh (at most {FRESH_LAG:g} steps old on average, and used for one update)"
 )
@@ -70,7 +70,7 @@ STALE_FOR: Final = 10
 
 
 def entropy_falling(history: History) -> Reading | None:
-    """The entropy now, as a share of that of the first steps."""
+    """The entropy now, as a share of the entropy of the first steps."""
     found = _against_first(history, ENTROPY)
     if found is None:
         return None
@@ -82,9 +82,10 @@ def entropy_falling(history: History) -> Reading | None:
 
 
 def entropy_rising(history: History) -> Reading | None:
-    """The entropy now, in multiples of that of the first steps: while the reward falls with it, or for long.
+    """The entropy now, divided by the entropy of the first steps.
 
-    A step that trains nothing has no entropy. The last three of `WINDOW` steps are used then.
+    A reading is over if the reward falls too, or if the entropy has been high for long. A step that trains
+    nothing has no entropy, so the last three values within `WINDOW` steps are used.
     """
     first = level(history.first(ENTROPY, WINDOW), WINDOW)
     now = level(history.recent(ENTROPY, WINDOW)[-LAST:], LAST)
@@ -114,14 +115,14 @@ def _risen(value: float, first: float, more: float) -> bool:
 
 
 def _fallen(history: History) -> bool:
-    """Whether the mean reward of `LAST` steps is a tenth of its range below that of the steps before."""
+    """Whether the mean reward of the last steps is below the earlier mean by `RISEN` of its range or more."""
     before = history.recent(REWARD, WINDOW, until=history.now - LAST)
     now = history.recent(REWARD, LAST)
     return bool(before and now) and fmean(before) - fmean(now) >= RISEN * history.job.reward_span
 
 
 def gradient_spiking(history: History) -> Reading | None:
-    """The gradient's norm now, in multiples of that of the steps before."""
+    """The gradient's norm now, divided by its median over the steps before."""
     values = [*history.dated(NORM, history.now - NORM_BEFORE - LAST, history.now)]
     now = level([value for step, value in values if step > history.now - LAST], LAST)
     before = level([value for step, value in values if step <= history.now - LAST], WINDOW)
@@ -138,24 +139,32 @@ def gradient_spiking(history: History) -> Reading | None:
 
 
 def _seen_before(history: History) -> float:
-    """The second largest norm of the steps before: a norm that was reached twice may be reached again."""
+    """The second largest norm of the steps before. A norm that was reached twice may be reached again by
+    chance."""
     values = sorted(history.recent(NORM, NORM_BEFORE, until=history.now - LAST))
     return values[-2] if len(values) > 1 else math.inf
 
 
 def policy_mismatch(history: History) -> Reading | None:
-    """KL from the sampling to the trained policy."""
+    """The KL divergence between the sampling policy and the trained policy."""
     return _apart(history, "training/mismatch_kl", "{:.3g} nats a token", MISMATCH, MISMATCH_DRIFTED)
 
 
 def mismatch_tail(history: History) -> Reading | None:
-    """Share of tokens whose two probabilities are far apart."""
+    """Share of tokens to which sampling and trained policy give very different probabilities."""
     what = "a share of {:.2%} of the tokens"
     return _apart(history, "training/mismatch_far_share", what, FAR, FAR_DRIFTED)
 
 
 def _apart(history: History, name: str, what: str, fresh: float, drifted: float) -> Reading | None:
-    """The distance of sampling and trained policy, against the threshold for fresh or for older batches."""
+    """The distance between sampling and trained policy.
+
+    Args:
+        name: the metric with the distance.
+        what: the distance in words, as a format with one number.
+        fresh: threshold for batches that the trained policy itself has sampled.
+        drifted: threshold for older batches.
+    """
     lag = history.latest(LAG)
     if lag is None or history.latest(name) is None:
         return None
@@ -175,20 +184,21 @@ def _apart(history: History, name: str, what: str, fresh: float, drifted: float)
 def _age(history: History) -> int:
     """How many steps old the oldest token of the last batches is, up to `LONGEST`.
 
-    A single jump of the policy shows in every batch that was sampled before it. So it shows in as many steps.
+    A single jump of the policy shows in every batch that was sampled before the jump. So it shows in about as
+    many steps as the oldest token is old.
     """
     ages = [*history.recent(OLDEST, LAST), *history.recent(LAG, LAST)]
     return min(LONGEST, math.ceil(max(0.0, *ages)))
 
 
 def _wastes(history: History) -> bool:
-    """Whether importance weights leave some of the last batches' tokens without effect."""
+    """Whether importance weights are so uneven that some tokens of the last batches have little effect."""
     now = level(history.recent(EFFECTIVE, LAST), LAST)
     return now is not None and now < EFFECTIVE_AGAIN
 
 
 def too_few_effective_samples(history: History) -> Reading | None:
-    """Effective sample size over the number of tokens."""
+    """Effective sample size, divided by the number of tokens."""
     now = level(history.recent(EFFECTIVE, LAST), LAST)
     if now is None or history.latest(EFFECTIVE) is None:
         return None
@@ -197,13 +207,14 @@ def too_few_effective_samples(history: History) -> Reading | None:
 
 
 def ratios_clipped(history: History) -> Reading | None:
-    """Share of tokens whose ratio is clipped. A ratio of training rows clips many at once, by design."""
+    """Share of tokens whose ratio is clipped. If ratios are of whole training rows, many tokens are clipped
+    at once, by design."""
     limit = CLIPPED_ROWS if history.job.sequence_ratio else CLIPPED
     return tokens("training/clip_fraction", "have a clipped ratio", limit, limit / 2)(history)
 
 
 def tokens(name: str, what: str, threshold: float, clear: float) -> Judge:
-    """A judge of a share of action tokens."""
+    """A judge of a share of action tokens. `what` says in the message what is true of these tokens."""
 
     def judge(history: History) -> Reading | None:
         now = level(history.recent(name, LAST), LAST)
