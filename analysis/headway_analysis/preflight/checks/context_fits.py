@@ -73,7 +73,7 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
 
 
 def _full(one: Sampled, facts: Facts) -> bool:
-    """Whether the episode fills the context of the job's model. An endpoint's context may differ in length."""
+    """Whether the episode fills the context of the job's model. An endpoint may have another context."""
     if one.conversation_tokens is not None:
         return one.conversation_tokens > facts.context_length
     return at_context_limit(one.record, facts.max_turns)

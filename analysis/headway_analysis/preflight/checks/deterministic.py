@@ -55,7 +55,7 @@ def reads(name: str) -> bool:
 
 
 def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
-    """Compare both runs of each episode with each other, and the first run's tool results with the baseline."""
+    """Compare both runs of each episode, and the first run's tool results with those of the baseline."""
     runs = {one.script.label: one for one in played if one.error is None}
     by_id = {one.record.episode_id: one for one in baseline.sampled}
     examples: list[Example] = []

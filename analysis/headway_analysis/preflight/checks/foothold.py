@@ -81,7 +81,7 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
 
 
 def _sure_or_not(found: Finding, sure: bool, facts: Facts, enough: int, rows: int) -> Finding:
-    """The finding as Fail if `sure`; if not, a warning with the episodes or rows that a sure verdict needs."""
+    """The finding as Fail if `sure`, or as a warning with the episodes or rows that a sure verdict needs."""
     if sure:
         return replace(found, verdict="Fail")
     if len(facts.rows) < rows:
