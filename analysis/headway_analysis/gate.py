@@ -290,7 +290,7 @@ def _ends(spec: GateSpec, metric: str, task: str, *of: Sample) -> tuple[float, f
 
 
 def _floor(found: Estimate, least: float | None) -> float | None:
-    """The lowest value that the rows leave possible; None if they are too few to show anything."""
+    """The lower bound that the rows show for the value; None if they are too few to show one."""
     return None if found.floor is None or found.clusters < ENOUGH else _lower(found.floor, least)
 
 
@@ -382,7 +382,7 @@ def _without(candidate: str, metric: str, rows: _Rows, spec: GateSpec) -> Check 
 
 
 def _gained(found: Difference, sign: int, gain: float | None) -> float | None:
-    """The smallest difference that the rows leave possible, in the direction that is better.
+    """The lower bound that the rows show for the difference, in the direction that is better.
 
     `gain`: the bound of `statistics.floors`; None if nothing bounds the values.
     """

@@ -26,7 +26,7 @@ class Pair(NamedTuple):
 
 
 def normalized(text: str) -> str:
-    """A text without what copies often differ in: case, width, punctuation and white space.
+    """A text without the differences that copies often have: case, width, punctuation and white space.
 
     A text of punctuation alone stays as it is. Otherwise all such texts would be alike.
     """

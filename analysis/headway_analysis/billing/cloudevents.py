@@ -26,7 +26,7 @@ def source(job: Identity) -> str:
 
 
 def event(job: Identity, used: UsageEvent) -> dict[str, Any]:
-    """One usage event."""
+    """One usage event in the form of a CloudEvent."""
     data = {
         "class": used.usage_class.value,
         "quantity": used.quantity,

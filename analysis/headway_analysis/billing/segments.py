@@ -23,7 +23,7 @@ Usages = list[tuple[date, dict[str, float]]]
 
 
 def encode(segment: Sequence[UsageEvent]) -> bytes:
-    """One event a line."""
+    """A segment as a file, with one event a line."""
     return "".join(f"{event.model_dump_json(exclude_none=True)}\n" for event in segment).encode()
 
 

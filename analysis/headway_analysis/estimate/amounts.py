@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Range(NamedTuple):
-    """Three values in their order."""
+    """A low, a likely and a high value, in this order."""
 
     low: float
     likely: float

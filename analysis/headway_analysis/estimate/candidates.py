@@ -91,7 +91,8 @@ class Part:
     model: str | None = None
     """The model whose prices apply; None: the job's own model."""
     unit: str = ""
-    """Name of the candidates that are measured side by side: those of one set of servers."""
+    """Candidates with the same unit are measured side by side: those of one set of servers. Any other
+    candidate has a unit of its own."""
     judged: bool = False
     """Whether its reward or score may ask judges."""
 

@@ -21,7 +21,7 @@ class Made(Record):
 
     basis: Basis
     time: datetime
-    """When this basis began."""
+    """Since when the estimate has this basis."""
     usage: dict[str, Ends] = Field(default_factory=dict)
     """Tokens or seconds by key of the bill (`prices.of`)."""
     cost: tuple[str, str, str] | None = None

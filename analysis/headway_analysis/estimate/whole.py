@@ -6,7 +6,8 @@ These assumptions replace what cannot be measured:
 * training may make episodes longer or shorter. So for what is left, low is divided by `DRIFT` and high
   multiplied by it. The factor falls as training goes on;
 * the share of groups with a gradient changes during training. So the range of training tokens is widened by
-  the factor `TEACHING` in the same way. High is at most the tokens if every group had a gradient;
+  the factor `TEACHING` in the same way. If the tokens of groups are known, high is their number for the case
+  that every group has a gradient;
 * held-out episodes are like training episodes, until some were measured. They share their prompt with fewer
   other episodes, so servers find less of the prompt in their cache;
 * prices are those of the day on which the estimate is made.

@@ -1,4 +1,4 @@
-"""Faults of images."""
+"""Faults of container images."""
 
 from __future__ import annotations
 

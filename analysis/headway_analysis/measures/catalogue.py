@@ -26,7 +26,7 @@ Part = tuple[float, float]
 Scale = Literal["share", "score", "amount"]
 """share: in 0..1 by definition. score: treated as a share if all values are in 0..1. amount: any number."""
 TOOLS_NAMED: Final = 32
-"""Tools with a measure of their own, the most called first: a model may make up any number of names."""
+"""The most tools with a measure of their own: those called most. A model may make up any number of names."""
 
 
 @dataclass(frozen=True)

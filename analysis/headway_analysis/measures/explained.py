@@ -9,8 +9,8 @@ import numpy as np
 from headway_api.records import GroupRecord
 
 LEAST = 3
-"""The fewest episodes of a group that must report a number. Over two, any number correlates fully with the
-reward."""
+"""The fewest episodes of a group that must report a number. With only two episodes, any number correlates
+fully with the reward."""
 
 
 def explained_variance(groups: Sequence[GroupRecord]) -> dict[str, float]:

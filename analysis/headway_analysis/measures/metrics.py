@@ -46,7 +46,7 @@ from headway_api.staleness import staleness
 Metrics = dict[str, float]
 
 MAX_TOOLS = 32
-"""Tools that have a metric of their own; the calls of all others are added up as `OTHER_TOOLS`."""
+"""The most tools with a metric of their own. The calls of all other tools are added up as `OTHER_TOOLS`."""
 OTHER_TOOLS = "other"
 
 
@@ -328,7 +328,7 @@ def _by_tool(made: Iterable[Mapping[str, int]]) -> Counter[str]:
 
 
 def _lengths(prefix: str, episodes: Sequence[EpisodeRecord], groups: int) -> Metrics:
-    """Tokens and log-probabilities. A response is what one turn sampled, since a limit bounds each turn."""
+    """Tokens and log-probabilities. A response is one turn's sampled tokens, to which maxTokens applies."""
     logprobs = [
         logprob
         for episode in episodes

@@ -12,7 +12,7 @@ from headway_analysis.measures.names import apart
 from headway_api.records import EpisodeRecord, GroupRecord
 
 MAX_TASKS: Final = 32
-"""Tasks that have metrics of their own. The rows of all others count as one task, `OTHER`."""
+"""The most tasks with metrics of their own. The rows of all other tasks count as one task, `OTHER`."""
 OTHER: Final = "other"
 
 ByTask = dict[str, dict[str, float]]

@@ -168,9 +168,9 @@ class Try:
     finished_at: float
     """Unix time; its day decides the prices."""
     sampled_by: SampledBy = "servers"
-    """As `GroupRecord.sampled_by`. Of `nobody`, the tokens are those of the run that was scored again."""
+    """As `GroupRecord.sampled_by`. If `nobody` sampled, the tokens are those of the run to score again."""
     model: str | None = None
-    """As `GroupRecord.model`."""
+    """The model whose prices apply, as `GroupRecord.model`."""
     uncounted_turns: int = 0
     """Turns whose cost an endpoint did not report, those of lost attempts included. Their tokens
     are 0 in every count."""
@@ -179,7 +179,7 @@ class Try:
     forks: int = 0
     """Turns that began a training row of their own."""
     differing_answers: int = 0
-    """As `EpisodeRecord.differing_answers`."""
+    """Tool calls whose answer differs from the run that is scored again, as in the episode's record."""
     earlier: tuple[Attempt, ...] = ()
     """Attempts before this one, which were lost."""
     undelivered: Used = NO_TOKENS
@@ -334,7 +334,7 @@ def at_turn_limit(episode: EpisodeRecord, max_turns: int | None) -> bool:
 
 
 def at_token_limit(episode: EpisodeRecord, max_turns: int | None) -> bool:
-    """Whether a turn ended with finish reason `length`, or the context had no room for another turn."""
+    """Whether a limit on tokens cut a turn or the episode, or the context had no room for another turn."""
     return at_max_tokens(episode) or at_context_limit(episode, max_turns)
 
 

@@ -22,14 +22,14 @@ class CallMutant:
     label: str
     calls: tuple[Call, ...]
     rule: str
-    """What the judge does wrong if the changed calls score full, as in `Mutant.rule`."""
+    """What the scorer does wrong if the changed calls score full, as in `Mutant.rule`."""
     harmful: bool = True
 
 
 def call_mutants(calls: Sequence[Call]) -> list[CallMutant]:
     """The calls without the last one, and the calls with one altered argument each.
 
-    Calls that may change something are dropped or altered. If all calls only read, any call may be. Prose in
+    Only calls that may change something are dropped or altered; if all calls only read, any of them. Prose in
     arguments is not altered.
     """
     places = [at for at, call in enumerate(calls) if not reads(call.name)] or [*range(len(calls))]

@@ -36,7 +36,7 @@ MAX_STEPS: Final = 1_000_000
 """The most steps in which all answers together are compared with one contract. Further answers are not
 judged."""
 STEP_BYTES: Final = 10_000
-"""A step costs one more for each this many characters of the answer, since an error quotes the answer."""
+"""Each step costs one more for every so many characters of the answer, since an error quotes the answer."""
 
 
 @dataclass(frozen=True)

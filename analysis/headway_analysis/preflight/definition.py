@@ -77,7 +77,7 @@ class Check:
     threshold: str
     """When the check fails, when it warns, and when it is Unknown."""
     reason: str
-    """Why the threshold is where it is."""
+    """Why the threshold has this value."""
     source: str
     """The source of the threshold: a publication, or the practice guide."""
     advice: str

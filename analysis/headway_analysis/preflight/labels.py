@@ -27,7 +27,7 @@ LIKELY: Final = frozenset(("target", "targets", "gold", "golden", "reference", "
 ABOUT: Final = frozenset(("format", "type", "types", "set", "schema", "id", "template", "count", "column"))
 """Words in a column's name that mark it as a description of labels, not as labels."""
 TOLD: Final = SURE | {"ground"}
-"""Words in a text, or in the name of a tool's field, that give the label away."""
+"""Words in a text, or in the name of a tool's field, that mark a value as the label."""
 USUAL_TAGS: Final = ("final_output", "answer", "final_answer", "output", "result")
 ANSWERING: Final = frozenset(
     ("answer", "final", "output", "result", "response", "solution", "decision", "reply", "submission")

@@ -1,4 +1,4 @@
-"""Full-scoring answers, each changed in one way. A judge should refuse some of them, and accept others."""
+"""Full-scoring answers, each changed in one way. A scorer should refuse some of them, and accept others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OTHER_TAG: Final = "other"
 MAX_FIELDS: Final = 4
 """The most fields of an answer that are dropped or altered, one at a time."""
 WORDS: Final = 5
-"""A value with more words counts as prose, which judges do not compare."""
+"""A value with more words counts as prose, which scorers do not compare."""
 PROSE: Final = frozenset(
     (
         "reason", "reasoning", "rationale", "explanation", "thought", "thoughts",
@@ -37,7 +37,7 @@ class Mutant:
     harmful: bool
     """Whether the changed answer is wrong. If not, a person would still accept it."""
     rule: str
-    """What the judge does wrong if a harmful mutant scores full, or a harmless one scores nothing."""
+    """What the scorer does wrong if a harmful mutant scores full, or a harmless one scores nothing."""
 
 
 def mutants_of(
@@ -51,7 +51,7 @@ def mutants_of(
     Args:
         others: field -> its values in other answers. An altered field gets one of them.
         asked_tags: tags that the prompt names. Other tags are not changed.
-        wanted: fields that the task asks for. None: all fields. A model may add fields that nobody judges.
+        wanted: fields that the task asks for. None: all fields. A model may add fields that no scorer reads.
     """
     names = judged_fields(answer, wanted)
     harmful = [*_dropped(answer, names), *_altered(answer, names, others), *_tagged(answer, asked_tags)]
@@ -61,13 +61,13 @@ def mutants_of(
 
 
 def judged_fields(answer: ParsedAnswer, wanted: Collection[str] | None = None) -> list[str]:
-    """Names of the fields that a judge should look at, at most `MAX_FIELDS`."""
+    """Names of the fields that a scorer should look at, at most `MAX_FIELDS`."""
     found = [key for key, value in answer.fields if not is_prose(key, value)]
     return [key for key in found if wanted is None or key in wanted][:MAX_FIELDS]
 
 
 def is_prose(key: str, value: Any) -> bool:
-    """Whether a field or argument is prose that judges ignore, by its name or its number of words."""
+    """Whether a field or argument is prose that scorers ignore, by its name or its number of words."""
     words = len(value.split()) if isinstance(value, str) else 0
     return bool(key) and (key.lower() in PROSE or words > WORDS)
 
@@ -139,7 +139,7 @@ def _plain(value: Any) -> str:
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Whether a judge that searches for a word might accept either text for the other.
+    """Whether a scorer that searches for a word might accept either text for the other.
 
     This is so if one text contains the other. It is also so for prose with the same first or last word, such
     as `so it is a refund`.

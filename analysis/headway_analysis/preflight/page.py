@@ -53,7 +53,7 @@ job samples its own baseline, because the tag may name another image by then. Ea
 
 
 def page() -> str:
-    """docs/preflight.md."""
+    """The text of docs/preflight.md."""
     rows = [f"| [{check.id}](#{check.id}) | {check.meaning} | {check.advice} |" for check in CHECKS]
     table = "\n".join(["| check | what it finds | the first thing to change |", "|---|---|---|", *rows])
     return "\n".join([INTRODUCTION, "## All of them", "", table, "", *map(section, CHECKS)])

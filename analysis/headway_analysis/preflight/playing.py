@@ -32,7 +32,7 @@ Agent = Callable[[ResetReply], Turns]
 
 
 class NoReplyError(Exception):
-    """A request had no reply. The message is in the sandbox's or the environment's own words.
+    """A request had no reply. The message comes from the sandbox or the environment.
 
     Args:
         cause: as `PlayedScript.cause`.
@@ -139,7 +139,7 @@ def _called(
 def conversation(
     first: Sequence[JsonView], results: Sequence[ToolResult], answer: str | None
 ) -> list[dict[str, Any]]:
-    """The messages that a judge sees: one tool call a turn, and at the end the agent's answer."""
+    """The messages that reward and score see: one tool call a turn, and at the end the agent's answer."""
     messages = [dict(message) for message in first]
     for number, result in enumerate(results):
         function = {"name": result.name, "arguments": json.dumps(dict(result.arguments))}

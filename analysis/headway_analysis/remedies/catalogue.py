@@ -36,7 +36,7 @@ class Circumstances:
     now: RLTrainingJobSpec
     """The spec with the settings in force."""
     back: Sequence[int]
-    """Steps that were better than the job is now, the best one first."""
+    """Steps to which the remedy may go back, the best one first."""
     groups_left: int
     """Training groups that the data can still yield."""
     least_batches: int

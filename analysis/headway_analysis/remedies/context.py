@@ -45,7 +45,7 @@ class RemedyContext:
     """The valid step reports, oldest first. There is at least the report of step 0."""
     course: Course
     verdicts: Sequence[Verdict] = ()
-    """The signals' verdicts after the newest step, the most severe first."""
+    """The signals' verdicts after the newest step: raised signals first, the most severe of them first."""
     acting: Collection[SignalName] = frozenset()
     """Signals at which the job may be changed."""
     rewards: Mapping[int, float] = field(default_factory=dict)

@@ -68,8 +68,7 @@ class Course:
 
     @property
     def tried(self) -> frozenset[RemedyName]:
-        """Remedies that a signal caused, including refused ones. Each remedy is tried only once for a
-        signal."""
+        """Remedies that a signal caused, including refused ones. Signals cause no remedy a second time."""
         return frozenset(entry.remedy for entry in self.entries if entry.decision.signal is not None)
 
     @property

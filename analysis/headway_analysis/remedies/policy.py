@@ -1,6 +1,6 @@
 """Decides what to change before the next step. Pure: equal records give equal decisions.
 
-    a signal is raised      the first remedy applies that the spec allows and that can apply
+    a signal is raised      the job takes the first remedy that its spec allows and that can apply now
     the remedy is watched   for 25 steps nothing else is changed
     the watch ends          the numbers decide whether the remedy is kept or taken back; if its signal is
                             still raised, the next remedy follows
@@ -34,7 +34,7 @@ from headway_api.remedies import WATCH, applied
 from headway_api.spec.trust import RemedyName
 
 MAX_BACK: Final = 16
-"""The most steps that a directive offers to go back to."""
+"""The most steps that a directive names as steps to go back to."""
 
 
 def decide(context: RemedyContext) -> Decision | Kept | None:

@@ -115,7 +115,7 @@ def _time(at: float | None) -> str | None:
 
 
 def _headline(run: Finished, found: Comparison) -> dict[str, Any] | None:
-    """The external score of the gate's candidate; without a gate, that of the candidate with the best."""
+    """The gate's candidate and its external score. Without a gate: the candidate with the best score."""
     gate = run.job.spec.gate
     name = gate.candidate if gate is not None else found.best()
     score = None if name is None else found.estimate(name, HEADLINE)

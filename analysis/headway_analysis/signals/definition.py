@@ -1,4 +1,4 @@
-"""Defines a signal."""
+"""Defines a signal: how it is read at a step, when it is raised, and its texts for people."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Signal:
     threshold: str
     """When the number is over, and when it is clear again."""
     reason: str
-    """Why the threshold is where it is."""
+    """Why the threshold has this value."""
     source: str
     """Where the threshold comes from: a publication, the practice guide, or the recorded series."""
     advice: str

@@ -77,7 +77,7 @@ unless a signal says otherwise.
 
 
 def page() -> str:
-    """docs/signals.md."""
+    """The text of docs/signals.md."""
     rows = [
         f"| [{signal.name}](#{signal.name.lower()}) | {signal.meaning} | {signal.advice} |"
         for signal in SIGNALS
@@ -156,7 +156,7 @@ def runbook(signal: Signal) -> str:
 
 
 def alerts() -> str:
-    """charts/headway/files/signals.yaml."""
+    """The text of charts/headway/files/signals.yaml."""
     found = [
         {
             "name": signal.name.value,

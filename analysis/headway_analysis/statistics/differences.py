@@ -67,9 +67,9 @@ class _Pairs:
 
     value: float
     shares: Floats
-    """By cluster; their sum is the difference. Swapping the two candidates changes the sign."""
+    """Each cluster's share of the difference. Swapping the two candidates changes every sign."""
     residuals: Floats
-    """By cluster, in units of `weights`: its share of the difference, less the share that its weight
+    """For each cluster, in units of `weights`: its share of the difference, minus the share that its weight
     predicts."""
     weights: Floats
     correlation: float

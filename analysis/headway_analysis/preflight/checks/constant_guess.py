@@ -33,10 +33,10 @@ FEW_ROWS: Final = 8
 """Rows on which every other guess is tried."""
 CALLS: Final = 3
 OFTEN: Final = 0.6
-"""A most frequent answer with at least this success share fails, as does a label that is this frequent."""
+"""The check fails if the most frequent answer has at least this success share, or a label this frequency."""
 SURELY: Final = 0.45
-"""For such a failure, the interval's lower bound must exceed this. A fair coin, tossed 16 times, gives both
-in one of 26 trials."""
+"""For such a failure, the interval's lower bound must also exceed this. A fair coin, tossed 16 times, meets
+both conditions in one of 26 trials."""
 EVER: Final = 0.05
 """Any other guess fails if its success share is surely above this."""
 PAID: Final = 0.5

@@ -39,7 +39,7 @@ OFTEN: Final = 0.2
 
 
 def scripts(baseline: Baseline) -> Sequence[Script]:
-    """Scripts that give the label as the answer: in the prompt's tag, and in other tags that a judge may
+    """Scripts that give the label as the answer: in the prompt's tag, and in other tags that a scorer may
     accept."""
     label = label_of(baseline)
     if label is None:

@@ -27,7 +27,7 @@ LONG: Final = 2_000
 
 
 def scripts(baseline: Baseline) -> Sequence[Script]:
-    """Scripts with answers on which judges are seldom tested: an empty, an odd and a very long answer."""
+    """Scripts with answers on which scorers are seldom tested: an empty, an odd and a very long answer."""
     found: list[Script] = []
     for number, one in enumerate(varied(baseline.sampled, TRIED)):
         for name, answer in (("empty", ""), ("odd", "<{['\"%s\\"), ("long", "word " * LONG)):

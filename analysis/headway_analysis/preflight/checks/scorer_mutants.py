@@ -39,7 +39,7 @@ SILENT: Final = "calls with an empty answer"
 """Label of the control script with the episode's calls and an empty answer. If it scores full, the task is
 judged by its calls. Then the calls are changed, and not the answer."""
 ALWAYS_MEANT: Final = ("other spacing", "other order")
-"""Harmless changes of a JSON object, which no judge has a reason to refuse."""
+"""Harmless changes of a JSON object, which no scorer has a reason to refuse."""
 OFTEN: Final = 0.05
 """Refusing a harmless change is costly if it makes at least this share of the baseline's answers fail."""
 ALONE: Final = re.compile(r"\bnothing (?:but|else)\b|\bno (?:other|further|extra) (?:text|words?)\b", re.I)
@@ -205,7 +205,7 @@ def _is_paid(control: PlayedScript, baseline: Baseline) -> bool:
 def _without_half(taken: Iterator[Tried]) -> list[Tried]:
     """The accepted mutants, without double answers that pass in only one order.
 
-    A judge may legitimately count always the first answer, or always the last.
+    A scorer may legitimately count always the first answer, or always the last.
     """
     found = list(taken)
     labels = {(one.mutant.label, one.unchanged.script.label) for one in found}

@@ -103,7 +103,7 @@ AMOUNTS: Final = {
 
 
 def _numbers(baseline: Baseline, found: Estimate) -> Iterator[tuple[str, float]]:
-    """Numbers of tokens that servers and learner will compute in the whole job, and its cost."""
+    """Numbers of tokens that servers and learner will compute for training, and the whole job's cost."""
     for name, amount_name in AMOUNTS.items():
         if name in found.usage:
             yield amount_name, float(round(found.usage[name].likely))

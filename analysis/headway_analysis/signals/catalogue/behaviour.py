@@ -1,4 +1,4 @@
-"""Signals of what the agent does."""
+"""Signals about the agent's behaviour."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from headway_analysis.signals.judges import behaviour, learning
 from headway_api.signals import SignalName as Name
 
 LASTING: Final = 5
-"""Readings in a row that must be bad. Each is a median of three steps, so a few odd batches give fewer."""
+"""How many readings in a row must be bad. Each reading is a median of three steps, so a few odd batches make
+fewer readings bad."""
 PASSES: Final = (
     f"Three odd batches in a row move only {LASTING - 2} medians of three steps, so they raise nothing. "
     f"{LASTING} bad medians in a row need {LASTING} such batches."

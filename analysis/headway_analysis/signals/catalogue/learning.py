@@ -1,4 +1,4 @@
-"""Signals of reward, score and validation."""
+"""Signals about reward, external score and validation."""
 
 from __future__ import annotations
 

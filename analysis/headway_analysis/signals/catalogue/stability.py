@@ -1,4 +1,4 @@
-"""Signals of the policy's update."""
+"""Signals about the policy's update, such as its entropy, its gradient and its off-policy mismatch."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ MAX_CUT: Final = 0.05
 MAX_FULL: Final = 0.05
 MAX_LATE: Final = 0.05
 MAX_EXHAUSTED: Final = 0.10
-"""The practice guide's threshold."""
+"""The five thresholds up to here are those of the practice guide."""
 
 MAX_MALFORMED: Final = 0.2
 LONGER: Final = 1.5
