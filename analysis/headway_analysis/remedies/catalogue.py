@@ -17,7 +17,7 @@ SLOWER: Final = 1 / 3
 """About half an order of magnitude: the usual step of a search for a learning rate. The default 4e-5 becomes
 1.3e-5, near the 1e-5 that some models need."""
 PENALTY: Final = 0.001
-"""The coefficient that the documentation of spec.algorithm.kl calls usual."""
+"""The coefficient that the error message of spec.algorithm.kl calls usual."""
 LEAST_GROUP: Final = 2
 """The smallest group: an episode must have another to be compared with."""
 LARGEST_BATCH: Final = 4096
