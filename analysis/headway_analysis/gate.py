@@ -396,12 +396,12 @@ def _differs(found: Difference, least: float, sign: int, floor: float | None) ->
     if not _is_below(least, sign * found.value):
         return Verdict.REFUSED, "it is not"
     if floor is None:
-        return Verdict.TOO_FEW_ROWS, f"{_counted(found.clusters)} in common cannot tell"
+        return Verdict.TOO_FEW_ROWS, f"{_counted(found.clusters)} in common: too few to tell"
     way = "better" if floor >= 0 else "worse"
     edge = f"at {'least' if floor >= 0 else 'most'} {_number(abs(floor))} {way}"
     if floor > least:
         return Verdict.PASSED, f"it is; the rows show that it is {edge}"
-    return Verdict.TOO_FEW_ROWS, f"the value is, but the rows show only that it is {edge}: too few to tell"
+    return Verdict.TOO_FEW_ROWS, f"it is, but the rows show only that it is {edge}: too few to tell"
 
 
 def _counted(clusters: int) -> str:

@@ -104,7 +104,7 @@ def test_an_environment_without_shared_state_is_isolated() -> None:
 def test_a_network_that_no_probe_answered_of_is_unknown() -> None:
     finding = found("isolated")
     assert finding.verdict == "Unknown"
-    assert "Nothing of 2 episodes was seen in the one after" in finding.observed
+    assert "No trace of 2 episodes was found in the episode after each" in finding.observed
     assert "No probe of the network answered" in finding.observed
 
 

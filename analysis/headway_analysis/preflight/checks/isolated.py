@@ -122,7 +122,7 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     if not chains and not baseline.probes:
         observed = "Neither episodes nor the network were tested."
         return Finding(ID, "Unknown", observed, threshold=0.0, needs=1)
-    observed = f"Nothing of {chains} episodes was seen in the one after"
+    observed = f"No trace of {chains} episodes was found in the episode after each"
     if not baseline.probes:
         observed = f"{observed}. No probe of the network answered, so the reach of a sandbox is not known."
         return Finding(ID, "Unknown", observed, 0.0, 0.0, numbers=numbers)
