@@ -1,8 +1,8 @@
 """Widens a LoRA adapter, with its optimizer's moments, without changing what it computes.
 
-The adapter of a module adds scale * B(A x). In a wider pair the first rows of A and columns of B are the old
-ones. New rows of A begin as PEFT begins them, and new columns of B are 0, so they add nothing yet. If the
-scale changes, the old columns of B compensate for it.
+The adapter of a module adds scale * B(A x). A wider pair keeps the old rows of A and the old columns of B in
+front. New rows of A are initialized as in PEFT, and new columns of B are 0, so they add nothing yet. If the
+scale changes, the old columns of B are multiplied by old scale / new scale.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from headway_trainer.model import ADAPTER
 
 FIRST, SECOND = "exp_avg", "exp_avg_sq"
 MOMENTS: Final = (FIRST, SECOND)
-"""Adam's names for the running mean of a gradient and that of its square."""
+"""Adam's names for the running means of a gradient and of its square."""
 INPUT, OUTPUT = ".lora_A.", ".lora_B."
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained parameter, whole, as the optimizer has it: float32, on the CPU."""
+    """The optimizer's copy of a trained parameter, unsharded: float32, on the CPU."""
 
     weight: Tensor
     moments: dict[str, Tensor] = field(default_factory=dict)
-    """By `MOMENTS`; none before the first optimizer step."""
+    """Adam's moments by their names in `MOMENTS`; empty before the first optimizer step."""
 
 
 @dataclass(frozen=True)
 class TrainedState:
-    """Everything that is trained, whole, however it is spread over ranks."""
+    """All trained parameters, unsharded, whatever the number of ranks."""
 
     parameters: dict[str, Trained]
     """By their names in the model."""
     steps: float
-    """Steps of the optimizer by its own count, which corrects Adam's moments."""
+    """Adam's own step count, which it uses to correct the bias of its moments."""
     updates: int
 
 
@@ -53,13 +53,13 @@ def scales(model: nn.Module) -> dict[str, float]:
 
 
 def widened(state: TrainedState, before: Mapping[str, float], wider: nn.Module) -> TrainedState:
-    """The initial state of `wider`, so that it computes what the model of `state` does.
+    """The initial state of `wider`, with which it computes the same outputs as the model that has `state`.
 
-    `wider` has a wider adapter on the same modules. Moments of new parameters are 0. Old moments are kept,
-    but a gradient is divided by the factor of its weight.
+    `wider` has a wider adapter on the same modules. Moments of new parameters are 0. Old moments are kept. If
+    a weight is multiplied by a factor, its first moment is divided by it, and its second by its square.
 
     Args:
-        before: the `scales` of the model of `state`.
+        before: the `scales` of the model that has `state`.
     """
     after = scales(wider)
     found = {}
@@ -80,8 +80,8 @@ def fill(model: nn.Module, state: TrainedState) -> None:
 
 
 def _grown(old: Trained, begun: Tensor, by: float, *, new: bool) -> Trained:
-    """`old`, multiplied by `by`, in the first rows and columns of a tensor shaped like `begun`. The rest is
-    as in `begun` if `new`, else 0."""
+    """A parameter shaped like `begun` whose first rows and columns are `old` times `by`. The other values
+    are those of `begun` if `new`, else 0."""
     there = tuple(slice(0, size) for size in old.weight.shape)
     weight = begun.clone() if new else torch.zeros_like(begun)
     weight[there] = old.weight * by

@@ -1,8 +1,8 @@
 """The parts that train under the settings in force: objective, model, engine, policy, publisher.
 
-Some parts change in place: the objective, the learning rate, the copy from which divergence is penalized.
-Another adapter or an older checkpoint needs another engine. Then all parts are rebuilt in this process, from
-the base model's files, as in a process that starts.
+Some parts change in place: the objective, the learning rate, and the frozen copy for the divergence penalty.
+A different adapter or an older checkpoint needs a new engine. Then all parts are rebuilt in this process from
+the base model's files, as at the start of a process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from headway_trainer.publish.sender import Sender
 from headway_trainer.ranks import Ranks
 
 MAX_TOKENS: Final = {"cuda": 16384, "cpu": 4096}
-"""Tokens of one micro-batch. A CPU gains nothing from more, and pays in memory."""
+"""Maximum tokens of one micro-batch, by device. More tokens cost a CPU memory and make it no faster."""
 
 
 class Assembly:
@@ -61,15 +61,15 @@ class Assembly:
         self.spec = _resumed(spec, in_force)
         """The job's spec, with the settings in force instead of its own."""
         self.max_tokens = spec.learner.micro_batch_tokens or MAX_TOKENS[ranks.device.type]
-        """Tokens of one micro-batch."""
+        """Maximum tokens of one micro-batch."""
 
     def put_together(self, model: nn.Module, state: TrainedState | None = None) -> None:
-        """Make all parts around `model`, which is on the CPU, as `spec` says.
+        """Make all parts for `model`, which is on the CPU, with the settings in `self.spec`.
 
         Args:
-            state: for the optimizer, the state that the model's weights were taken from (`adapter.fill`).
+            state: the state for the optimizer. The model must already have its weights (`adapter.fill`).
         Raises:
-            JobError: `RanksDiffer`, or as `Objective.of`.
+            JobError: `RanksDiffer`, or an error of `Objective.of`.
         """
         spec, ranks = self.spec, self._ranks
         self.objective = Objective.of(spec.algorithm, episode_tokens(spec))
@@ -103,10 +103,10 @@ class Assembly:
         )
 
     def obstacle(self, in_force: InForce, *, rebuilt: bool = False) -> DirectiveRefusal | None:
-        """Why `bring` cannot be done, on any rank; None if it can. It changes nothing.
+        """Why a rank cannot `bring` the settings `in_force`; None if every rank can. It changes nothing.
 
         Args:
-            rebuilt: whether `rebuild` comes first, from a checkpoint whose adapter is not wider.
+            rebuilt: whether `rebuild` runs before `bring`, for a checkpoint whose adapter is not wider.
         """
         return next(filter(None, self._ranks.gather(self._obstacle(in_force, rebuilt))), None)
 
@@ -137,12 +137,13 @@ class Assembly:
         """Rank of the adapter under `in_force`; 0 if every weight is trained.
 
         Raises:
-            NotApplicableError: it does not fit the spec.
+            NotApplicableError: `in_force` does not fit the spec.
         """
         return _rank(applied(self._given, in_force))
 
     def rebuild(self, in_force: InForce) -> None:
-        """Rebuild all parts for `in_force` from the base model's files; the state must still be loaded."""
+        """Rebuild all parts for `in_force` from the base model's files. The caller then loads a
+        checkpoint."""
         self._take_apart()
         self.in_force, self.spec = in_force, applied(self._given, in_force)
         self.put_together(models.load(self._base, self.spec.model, self.spec.seed))
@@ -166,10 +167,10 @@ class Assembly:
             memory.release()
 
     def follow(self, spec: RLTrainingJobSpec, in_force: InForce) -> None:
-        """Train by `spec` from now on, instead of the job's own; only its algorithm may differ.
+        """Train with `spec` from now on, instead of the job's own spec; only its algorithm may differ.
 
         Raises:
-            JobError: it does not fit what is in force, or cannot be done here.
+            JobError: `spec` does not fit the settings in force, or this learner cannot apply it.
         """
         self._given = spec
         if (refusal := self.obstacle(in_force)) is not None:
@@ -180,7 +181,8 @@ class Assembly:
         assert lora is not None
         state, scales = self.engine.state(), adapter.scales(self.engine.model)
         self._take_apart()
-        # Not the adapter's first seed: new rows must not repeat rows of another module.
+        # Another seed than the adapter's first one: new rows must not repeat the first rows of another
+        # module.
         model = models.load(self._base, self.spec.model, self.spec.seed + lora.rank)
         state = adapter.widened(state, scales, model)
         adapter.fill(model, state)
@@ -220,7 +222,7 @@ def _resumed(spec: RLTrainingJobSpec, in_force: InForce) -> RLTrainingJobSpec:
 def _require_one(choices: Collection[tuple[bool, str, str]]) -> None:
     """Refuse ranks that chose different layouts.
 
-    Each rank plans the whole step. With another layout it would train other rows than the rest expect.
+    Each rank plans the whole step. With another layout it would train other rows than the other ranks expect.
 
     Raises:
         JobError: `RanksDiffer`.

@@ -1,9 +1,9 @@
-"""Attention over rows that follow one another in one sequence, without padding and without a mask.
+"""Attention over training rows packed into one sequence, without padding and without a mask.
 
-There are two functions for transformers' `AttentionInterface`. One calls torch's attention once for each
-length, on any device and in any precision. The other is torch's variable-length kernel, for 16 bits on CUDA.
-Both know causal attention, grouped heads and sliding windows. Anything else that a model's attention asks for
-is refused, never ignored. `layout` then falls back to rectangles.
+There are two functions for transformers' `AttentionInterface`. `by_length` calls torch's attention once for
+each run of rows of equal length, on any device and in any precision. `variable` calls torch's variable-length
+kernel, for 16-bit formats on CUDA. Both support causal attention, grouped heads and sliding windows. They
+raise an error for any other option that a model's attention asks for. `layout` then falls back to padded rows.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from headway_trainer.imports import lean
 BY_LENGTH: Final = "headway_by_length"
 VARIABLE: Final = "headway_variable"
 WITHOUT_EFFECT: Final = frozenset({"position_ids", "cache_position", "use_cache", "past_key_values"})
-"""Arguments without effect here: queries and keys already contain positions, and there is no cache."""
+"""Arguments that do not change this attention. Queries and keys already contain the positions, and there is
+no cache."""
 
 
 KERNELS_APART: Final = 0.02
-"""Largest relative difference between two kernels of 16 bits, in values or gradients."""
+"""Largest relative difference allowed between two 16-bit kernels, in values or gradients."""
 
 
 class UnsupportedAttentionError(Exception):
-    """A model's attention asks for something that these functions do not know."""
+    """A model's attention asks for an option that these functions do not support."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class RowSpans:
 
     lengths: tuple[int, ...]
     bounds: Tensor
-    """(B + 1,): start of each row, and L; int32, on the device."""
+    """(B + 1,): the start of each row, and L at the end; int32, on the device."""
     positions_1L: Tensor
     """Position of each token in its row."""
 
@@ -53,7 +54,7 @@ class RowSpans:
 
     @cached_property
     def runs(self) -> list[tuple[int, int, int]]:
-        """Neighbouring rows of one length as (first token, rows, length)."""
+        """Runs of neighbouring rows of equal length, each as (first token, number of rows, length)."""
         found, start = [], 0
         for length, rows in groupby(self.lengths):
             count = len(list(rows))
@@ -63,8 +64,8 @@ class RowSpans:
 
 
 def install(model: Any, name: str) -> None:
-    """Make `model` (a Hugging Face model) use the attention `name`: one of this module's, or of
-    transformers'."""
+    """Make `model` (a Hugging Face model) use the attention called `name`: `BY_LENGTH`, `VARIABLE`, or an
+    attention of transformers."""
     with lean():
         from transformers import AttentionInterface
 
@@ -85,8 +86,8 @@ def by_length(
     rows: RowSpans | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Causal attention of each row to itself: (1, N, L, D) -> (1, L, N, D). Without `rows`, of each row of
-    the batch: (B, N, L, D) -> (B, L, N, D)."""
+    """Causal attention within each of the packed `rows`: (1, N, L, D) -> (1, L, N, D). Without `rows`, within
+    each sequence of the batch: (B, N, L, D) -> (B, L, N, D)."""
     _refuse_unknown(module, attention_mask, others)
     if rows is None:
         return _causal(query, key, value, scaling, sliding_window).transpose(1, 2), None
@@ -110,7 +111,7 @@ def variable(
     rows: RowSpans | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """The attention and the shapes of `by_length`, with one kernel for all rows, in 16 bits on CUDA."""
+    """Compute what `by_length` computes, with one kernel for all rows, in 16-bit formats on CUDA."""
     if rows is None:
         options: dict[str, Any] = {"scaling": scaling, "sliding_window": sliding_window, **others}
         return by_length(module, query, key, value, attention_mask, **options)
@@ -136,14 +137,14 @@ def variable(
 
 
 def variable_fails(heads: int, groups: int, size: int, device: torch.device, dtype: torch.dtype) -> str:
-    """Why `variable` differs from `by_length` in values or gradients; empty if it does not.
+    """Why `variable` differs from `by_length` in values or gradients; empty if both agree.
 
     Args:
-        heads: heads of the queries.
-        groups: heads of keys and values.
+        heads: number of heads of the queries.
+        groups: number of heads of the keys and values.
         size: size of a head.
-        device: where it will run.
-        dtype: a type of 16 bits.
+        device: the device on which the kernel will run.
+        dtype: a 16-bit type.
     """
     lengths = (19, 19, 7)
     spans, generator = RowSpans.of(lengths, device), torch.Generator(device).manual_seed(0)
@@ -165,15 +166,15 @@ def variable_fails(heads: int, groups: int, size: int, device: torch.device, dty
 
 
 def _cut(x_1NLD: Tensor, start: int, count: int, length: int) -> Tensor:
-    """`count` rows of one length as a batch: (B, N, L, D), where L is now that length."""
+    """`count` packed rows of equal `length` as a batch: (B, N, L, D), where L is `length`."""
     part_NLD = x_1NLD[0, :, start : start + count * length]
     return part_NLD.unflatten(1, (count, length)).transpose(0, 1)
 
 
 def takes_groups(device: str, dtype: torch.dtype, *, masked: bool) -> bool:
-    """Whether torch has a kernel for fewer key heads than query heads that does not write out all scores.
+    """Whether torch can run grouped heads (fewer key heads than query heads) without storing all scores.
 
-    On CUDA the kernel without a mask in 16 bits qualifies. All others use plain arithmetic, whose memory
+    On CUDA only the 16-bit kernel without a mask can. All other CUDA paths store the scores, whose memory
     grows with the square of a row's length. In float32 the scores of 16,384 tokens and 32 heads are 32 GiB.
     """
     return device != "cuda" or (dtype != torch.float32 and not masked)
@@ -182,7 +183,7 @@ def takes_groups(device: str, dtype: torch.dtype, *, masked: bool) -> bool:
 def _causal(
     q_BNLD: Tensor, k_BNLD: Tensor, v_BNLD: Tensor, scaling: float | None, window: int | None
 ) -> Tensor:
-    """Attention of each position to itself and those before it, within `window` of them; (B, N, L, D)."""
+    """Attention of each position to itself and earlier positions, at most `window` in all; (B, N, L, D)."""
     length, grouped = q_BNLD.shape[2], q_BNLD.shape[1] != k_BNLD.shape[1]
     masked = window is not None and window < length
     if grouped and not takes_groups(q_BNLD.device.type, q_BNLD.dtype, masked=masked):
@@ -199,7 +200,7 @@ def _causal(
 
 
 def _refuse_unknown(module: nn.Module, mask: Tensor | None, others: dict[str, Any]) -> None:
-    """Raise UnsupportedAttentionError for any `mask`, and for options that these functions lack."""
+    """Raise UnsupportedAttentionError for any `mask`, and for options that these functions do not support."""
     asked = {name: value for name, value in others.items() if name not in WITHOUT_EFFECT}
     causal = asked.pop("is_causal", None)
     unknown = [name for name, value in asked.items() if isinstance(value, Tensor) or value]

@@ -1,9 +1,9 @@
-"""Turns a batch record into training rows: token ids, which of them are trained, their advantage and weight.
+"""Turns a batch record into training rows: token ids, the mask of trained tokens, advantages and weights.
 
 The advantage is computed once, here, for each turn of the batch's scored episodes. Every token then has the
 advantage of its turn. A group whose advantages are all zero, up to rounding, makes no training rows. A
-token's `weight` in the loss of its optimizer step is fixed once its mini-batch is known. Packing,
-accumulation and ranks then leave the sum over tokens the same.
+token's `weight` in the loss of its optimizer step is fixed once its mini-batch is known. So the sum over
+tokens does not depend on packing, accumulation or the number of ranks.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from headway_trainer.objective.reduction import RowShape
 
 
 class MalformedRowError(JobError):
-    """A training row that no model call can have made: training on it would do harm."""
+    """A training row that no model call can have produced. Training on it would damage the policy."""
 
     def __init__(self, group_id: str, what: str) -> None:
         super().__init__("MalformedRow", f"group {group_id}: {what}; this is a fault of the platform")
@@ -54,31 +54,31 @@ class LearnerRow:
     mask: NDArray[np.bool_]
     """(L,): True where the model sampled the token. The first token is never sampled."""
     logprobs: NDArray[np.float32]
-    """(L,): the rollout server's, at the sampling temperature; valid where mask is True."""
+    """(L,): the rollout server's log-probabilities, at the sampling temperature; valid where mask is True."""
     advantages: NDArray[np.float32]
     """(L,): valid where mask is True."""
     episode: int
-    """Index of its episode in the group: an episode whose history forked has several training rows."""
+    """Index of the row's episode in its group. An episode whose history forked has several training rows."""
     weight: float = 0.0
-    """Factor of the loss of each of its action tokens in its optimizer step."""
+    """Factor that multiplies the loss of each action token of this row in its optimizer step."""
     old: NDArray[np.float32] | None = None
     """(T,): log-probability of each action token under the weights before the batch's first optimizer step.
     None if the correction does not need it."""
 
     @property
     def length(self) -> int:
-        """Tokens, context included."""
+        """Number of tokens, context included."""
         return len(self.tokens)
 
     @property
     def action_tokens(self) -> int:
-        """Tokens that carry loss."""
+        """Number of tokens that have a loss."""
         return int(self.mask.sum())
 
 
 @dataclass(frozen=True)
 class Staleness:
-    """Staleness of the policies that sampled a batch, in steps, over action tokens."""
+    """Staleness of a batch's action tokens, in steps."""
 
     mean: float
     maximum: int
@@ -91,12 +91,12 @@ class GroupRows:
     group_id: str
     rows: tuple[LearnerRow, ...]
     episodes: int
-    """Episodes that the training rows come from."""
+    """Number of episodes that the training rows come from."""
 
 
 @dataclass(frozen=True)
 class TrainingBatch:
-    """What the learner's ranks share of one `Batch`: small, picklable, no text."""
+    """The part of one `Batch` that all ranks of the learner need: small, picklable, without text."""
 
     step: int
     epoch: int
@@ -105,22 +105,22 @@ class TrainingBatch:
     groups: tuple[GroupRows, ...]
     """The groups that have a gradient."""
     advantages: NDArray[np.float64]
-    """(E,) for E scored episodes of the whole batch, zeros included: the mean over an episode's turns."""
+    """(E,): the mean advantage over the turns of each scored episode of the whole batch, zeros included."""
     episodes: int
-    """Episodes of the batch, InfraError included."""
+    """Number of episodes of the batch, those with InfraError included."""
     rows_seen: int
-    """Training rows of scored episodes, those of filtered groups included."""
+    """Number of training rows of scored episodes, also in groups without a gradient."""
     staleness: Staleness
     in_force: InForce = field(default_factory=InForce)
-    """The settings to train it with."""
+    """The settings to train the batch with."""
     idle: dict[str, tuple[RowShape, ...]] = field(default_factory=dict)
     """Training rows of the groups that have no gradient, for denominators that count them too."""
     waits: BatchWaits | None = None
-    """As `Batch.waits`."""
+    """`Batch.waits`, unchanged."""
 
     @property
     def train_tokens(self) -> dict[str, int]:
-        """Tokens that each group sends through forward and backward; 0 for a filtered one."""
+        """Tokens of each group that go through forward and backward; 0 for a group without a gradient."""
         lengths = {group.group_id: sum(row.length for row in group.rows) for group in self.groups}
         return {group_id: lengths.get(group_id, 0) for group_id in self.group_ids}
 
@@ -129,8 +129,8 @@ def training_batch(batch: Batch, objective: Objective) -> TrainingBatch:
     """Training rows and advantages of a batch.
 
     Raises:
-        MalformedRowError: an action token without context, an empty training row, or a reward too large to
-            sum.
+        MalformedRowError: an action token has no context, a training row is empty, or a reward is too large
+            to sum.
     """
     groups: list[GroupRows] = []
     idle: dict[str, tuple[RowShape, ...]] = {}
@@ -161,7 +161,7 @@ def training_batch(batch: Batch, objective: Objective) -> TrainingBatch:
 
 
 def scored_episodes(group: GroupRecord) -> list[Scored]:
-    """What a group's advantages are computed from, in the order of its scored episodes."""
+    """The inputs for a group's advantages, in the order of its scored episodes."""
     return [_scored(group.group_id, episode) for episode in group.scored]
 
 
@@ -185,10 +185,11 @@ def _scored(group_id: str, episode: EpisodeRecord) -> Scored:
 
 
 def _earned(rewards: Sequence[float], turns: Sequence[int]) -> tuple[float, ...]:
-    """What each trained turn earned, plus the rewards of the turns after it that are not trained.
+    """The reward of each trained turn, plus the rewards of untrained turns between it and the next trained
+    one.
 
-    Untrained turns have no token in the rows. A turn that did not reach the agent earned nothing. A turn
-    whose tokens a schema forced is part of the world, like a tool's answer.
+    An untrained turn has no token in the rows. Such a turn may not have reached the agent, and then it earned
+    nothing. Or a schema forced all its tokens: then it is part of the environment, like a tool's answer.
     """
     ends = [*turns[1:], len(rewards)]
     return tuple(sum(rewards[turn:end]) for turn, end in zip(turns, ends, strict=True))
@@ -203,7 +204,7 @@ def _turn_tokens(episode: EpisodeRecord) -> Counter[int]:
 
 
 def _spans(row: TrainingRow) -> list[TurnSpan]:
-    """Where the tokens of each turn are. If the row does not say, the runs of its mask belong to turn 0."""
+    """The spans of each turn's tokens. If the row has no spans, each run of its mask belongs to turn 0."""
     if row.turns:
         return row.turns
     edges = np.flatnonzero(np.diff([0, *row.mask, 0])).tolist()
@@ -211,8 +212,8 @@ def _spans(row: TrainingRow) -> list[TurnSpan]:
 
 
 def staleness_of(spans: Sequence[VersionSpan], step: int, idle: Sequence[int] = ()) -> Staleness:
-    """Steps trained between the weights that sampled a token and those the batch is trained on (step - 1).
-    `idle`: steps without groups."""
+    """Steps trained between the version that sampled a token and the version that the batch trains (step -
+    1). `idle` lists the steps without groups, which do not count."""
     tokens = np.array([span.end - span.start for span in spans], dtype=np.int64)
     ages = [staleness(span.version.step, step, idle) for span in spans]
     behind = np.array([max(0, age) for age in ages], dtype=np.int64)
@@ -222,8 +223,11 @@ def staleness_of(spans: Sequence[VersionSpan], step: int, idle: Sequence[int] = 
 
 
 def mini_batches(batch: TrainingBatch, updates: int, objective: Objective) -> list[list[LearnerRow]]:
-    """The rows of each optimizer step, weighted. Groups stay whole and in order, in at most `updates` parts
-    of nearly equal size. If denominators count groups without a gradient, these are divided up as well."""
+    """The rows of each optimizer step, with their weights.
+
+    Groups stay whole and in order, in at most `updates` parts of nearly equal size. If the objective's
+    denominators count groups without a gradient, these groups are divided among the parts as well.
+    """
     trained = {group.group_id: group.rows for group in batch.groups}
     counted = [name for name in batch.group_ids if name in trained or objective.counts_all]
     found = []

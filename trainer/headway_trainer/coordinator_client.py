@@ -3,8 +3,8 @@
     POST /v1/steps      StepReport: idempotent, sent again after every restart of either side
     GET  /v1/batch?step=n&wait=s   200 Batch (gzip) | 204 not yet | 410 Finished | 409 announce first
 
-The coordinator may be unavailable (restarting, rescheduled) for `PATIENCE`. Until then the client retries
-everything.
+The coordinator may be unavailable (restarting, rescheduled) for `PATIENCE` seconds. Until then the client
+retries every request.
 """
 
 from __future__ import annotations
@@ -31,21 +31,25 @@ from headway_trainer.logs import log
 LONG_POLL: Final = 30.0
 """Seconds that the coordinator may hold a request for a batch."""
 SILENCE: Final = 30.0
-"""Longest silence in seconds: before the head of an answer, besides the time that the coordinator may hold
-the request, and after the head. After SIGTERM a learner may have to wait this long before it can save."""
+"""Maximum seconds without a byte from the coordinator.
+
+It applies between two pieces of an answer. Before the head of an answer, the time that the coordinator may
+hold the request is added. After SIGTERM a learner may have to wait this long before it can save.
+"""
 PATIENCE: Final = 600.0
-"""Seconds without any answer after which the learner saves what is not durable and is started again. An
-answer that the coordinator is starting counts as one."""
+"""Seconds without any answer after which the learner saves what is not durable, ends, and is started again.
+An answer that says "the coordinator is starting" counts as an answer."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 MAX_PACKED: Final = 1024 * bounds.MIB
-"""Maximum bytes of one answer, as received."""
+"""Maximum bytes of one answer, as received (compressed)."""
 MAX_PLAIN: Final = 4 * MAX_PACKED
 WHOLE: Final = 600.0
 """Maximum seconds from an answer's first byte to its last."""
 CONTAINERS: Final = 10_000_000
-"""Maximum lists and objects of one batch. Each takes some hundred bytes in memory; a turn has ten."""
+"""Maximum number of JSON lists and objects in one batch. Each takes some hundred bytes in memory. A turn has
+about ten."""
 SHOWN: Final = 500
-"""Maximum characters of an answer in an error."""
+"""Maximum characters of an answer that an error quotes."""
 AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
@@ -54,8 +58,8 @@ class StepNotAnnouncedError(Exception):
 
 
 class CoordinatorUnreachableError(JobError):
-    """The coordinator did not answer within the learner's patience. It pickles, so that every rank can
-    receive it."""
+    """The coordinator did not answer within the learner's patience. This error can be pickled, so that every
+    rank can receive it."""
 
     def __init__(self, message: str) -> None:
         super().__init__("CoordinatorUnreachable", message, permanent=False)
@@ -72,14 +76,14 @@ class CoordinatorClient:
         self._failures = 0
 
     def announce(self, report: StepReport, give_up: Callable[[], bool] = lambda: False) -> None:
-        """Send a step report until the coordinator takes it.
+        """Send a step report until the coordinator accepts it.
 
-        While the coordinator is unavailable, `give_up` says whether to stop trying: a learner that resumes
-        sends the report again.
+        While the coordinator is unavailable, `give_up` says whether to stop retrying. A learner that resumes
+        later sends the report again.
 
         Raises:
             CoordinatorUnreachableError: the coordinator did not answer.
-            JobError: it refuses this learner.
+            JobError: the coordinator refuses this learner.
         """
         body = report.model_dump_json().encode()
         while True:
@@ -97,7 +101,7 @@ class CoordinatorClient:
         Raises:
             StepNotAnnouncedError: announce the latest step, then ask again.
             CoordinatorUnreachableError: the coordinator did not answer.
-            JobError: it refuses this learner.
+            JobError: the coordinator refuses this learner.
         """
         try:
             answer = self._exchange("GET", f"/v1/batch?step={step}&wait={wait:g}", wait=wait)
@@ -146,7 +150,8 @@ class CoordinatorClient:
 
 
 def _is_starting(answer: ExchangeResponse) -> bool:
-    """Whether the coordinator is up and reads its predecessor's data, which takes minutes for a long run."""
+    """Whether the coordinator is up but still reads its predecessor's data, which takes minutes for a long
+    run."""
     try:
         return Problem.model_validate_json(answer.body).reason == STARTING
     except ValidationError:
@@ -171,7 +176,7 @@ def _plain(body: bytes) -> bytes:
     """An answer's content, decompressed.
 
     Raises:
-        OutOfBoundsError: it is far larger, or has more lists and objects, than any batch.
+        OutOfBoundsError: the content is far larger, or has more lists and objects, than any batch.
     """
     if not body.startswith(MAGIC):
         return containers_within(body, CONTAINERS)

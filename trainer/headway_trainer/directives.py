@@ -1,5 +1,5 @@
-"""Decides whether a directive can be done, and from which checkpoint. A refused directive has changed
-nothing."""
+"""Decides whether the learner can carry out a directive, and from which checkpoint. A refused directive
+changes nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,11 @@ class Directives:
         self._ranks = ranks
 
     def decide(self, batch: Batch) -> Checkpoint | DirectiveRefusal | None:
-        """The checkpoint that the directive goes back to, on every node, or None; or why nothing is done."""
+        """The outcome for the batch's directive, the same on every rank.
+
+        It is the checkpoint that the directive goes back to, with its files on every node. It is None if the
+        directive needs no checkpoint, and a refusal if the learner cannot carry out the directive.
+        """
         assert batch.directive is not None
         now, number, restore = self._parts.in_force.number, batch.in_force.number, batch.directive.restore
         if number <= now:

@@ -1,8 +1,9 @@
-"""The one module that knows DeepSpeed.
+"""The only module that uses DeepSpeed.
 
-DeepSpeed averages gradients over ranks and does not know about tokens. The loss that reaches `backward` is a
-rank's share of a global token mean, so `backward` multiplies it by the number of ranks. We accumulate
-gradients ourselves (`managed_gradient_accumulation: false`): any number of backward calls, then one step.
+DeepSpeed averages gradients over ranks, whatever their number of tokens. The loss that reaches `backward` is
+a rank's share of a global mean over tokens, so `backward` multiplies it by the number of ranks. The learner
+accumulates gradients itself (`managed_gradient_accumulation: false`): any number of backward calls, then a
+step.
 """
 
 from __future__ import annotations
@@ -38,25 +39,25 @@ PRECISION: Final[Mapping[torch.dtype, Mapping[str, Any]]] = {
 }
 """DeepSpeed's settings for a model's number format.
 
-In bfloat16, sums of gradients over micro-batches and ranks are float32. Otherwise a term some 250 times
-smaller than the sum would be lost. DeepSpeed cannot do so without ZeRO.
+In bfloat16, sums of gradients over micro-batches and ranks are float32. A bfloat16 sum would lose terms some
+250 times smaller than itself. Without ZeRO, DeepSpeed cannot keep float32 sums.
 """
 TAG: Final = "state"
 DATA_ALONE: Final = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-"""Torch's own switch, which overrides a caller's `weights_only=False`."""
+"""Torch's environment variable that overrides a caller's `weights_only=False`."""
 
 
 @dataclass(frozen=True)
 class Update:
-    """What one optimizer step did."""
+    """The result of one optimizer step."""
 
     gradient_norm: float
-    """Before clipping, over all ranks."""
+    """Norm of the gradient over all ranks, before clipping."""
     learning_rate: float
 
 
 def configuration(spec: DeepSpeed, optimizer: OptimizerSpec, dtype: torch.dtype) -> dict[str, Any]:
-    """DeepSpeed's own configuration."""
+    """The configuration that DeepSpeed reads."""
     zero: dict[str, Any] = {"stage": spec.zero_stage}
     if spec.zero_stage == 3:
         zero |= {"stage3_param_persistence_threshold": 0}
@@ -68,7 +69,7 @@ def configuration(spec: DeepSpeed, optimizer: OptimizerSpec, dtype: torch.dtype)
         "managed_gradient_accumulation": False,
         "gradient_clipping": optimizer.gradient_clip if spec.zero_stage else 0.0,
         "zero_allow_untested_optimizer": True,
-        # DeepSpeed's own Adam for the CPU needs a compiler at run time.
+        # Use torch's Adam: DeepSpeed's own Adam for the CPU needs a compiler at run time.
         "zero_force_ds_cpu_optimizer": False,
         "zero_optimization": zero,
         "steps_per_print": 2**31,
@@ -79,11 +80,12 @@ def configuration(spec: DeepSpeed, optimizer: OptimizerSpec, dtype: torch.dtype)
 def learning_rate(optimizer: OptimizerSpec, update: int, horizon: int) -> float:
     """Learning rate of the `update`-th optimizer step (from 0): linear up to `warmupSteps`, then `schedule`.
 
-    It is a function of these alone, so a learner that resumes or goes back has the same rates. It is
+    It depends only on its arguments, so a learner that resumes or goes back has the same rates. It is
     proportional to `learningRate`, which a remedy may lower.
 
     Args:
-        horizon: optimizer steps, warm-up included, at which a schedule without its own end is over.
+        horizon: optimizer steps, warm-up included, after which the decay is complete if `schedule` sets no
+            number of steps.
     """
     warmup, schedule = optimizer.warmup_steps, optimizer.schedule
     if update < warmup or schedule.decay == "constant":
@@ -99,7 +101,7 @@ class _Piece:
     """The piece of a parameter that the optimizer of this rank holds."""
 
     flat: Tensor
-    """The float32 tensor that the optimizer steps. The piece lies in it."""
+    """The float32 tensor that the optimizer updates. It contains the piece."""
     begin: int
     """Offset in `flat`."""
     place: int
@@ -107,7 +109,7 @@ class _Piece:
     size: int
 
     def of(self, tensor: Tensor) -> Tensor:
-        """The piece within `flat`, or within a moment of it."""
+        """This piece of `tensor`, which is `flat` or one of its moments."""
         return tensor.detach().view(-1).narrow(0, self.begin, self.size)
 
 
@@ -140,19 +142,19 @@ class Engine:
         self._partial = any(not parameter.requires_grad for parameter in model.parameters())
         self._stage = spec.zero_stage
         self.optimizer = optimizer
-        """The learning rate may change between two steps; the rest is fixed."""
+        """Settings of the optimizer. Only the learning rate may change between two steps."""
         self._horizon = horizon
         self._ranks = ranks
         self.model = model
         self.updates = 0
-        """Optimizer steps taken since the first; restored by `load`."""
+        """Number of optimizer steps taken since the job began; restored by `load`."""
 
     def __call__(self, **inputs: Any) -> Any:
         """Forward pass."""
         return self._engine(**inputs)
 
     def backward(self, loss: Tensor) -> None:
-        """Accumulate the gradient of this rank's share of the loss; collective from stage 2."""
+        """Accumulate the gradient of this rank's share of the loss; collective from ZeRO stage 2."""
         self._engine.backward(loss * self._ranks.world)
         if self._stage == 3:
             _unwind(self.model)
@@ -168,13 +170,13 @@ class Engine:
         return Update(gradient_norm=math.nan if norm is None else float(norm), learning_rate=rate)
 
     def _clip(self, trained: Sequence[nn.Parameter]) -> None:
-        """Clip the gradient without ZeRO, since DeepSpeed does not report that norm. Every rank has the whole
-        gradient by now."""
+        """Clip the gradient at ZeRO stage 0, where DeepSpeed does not report the norm. Every rank has the
+        whole gradient by now."""
         limit = self.optimizer.gradient_clip or math.inf
         self._norm = float(nn.utils.clip_grad_norm_(trained, limit))
 
     def save(self, folder: Path) -> Path:
-        """Write this rank's part of the weights and optimizer state; collective. Frozen weights are left out.
+        """Write this rank's part of the trained weights and the optimizer state; collective.
 
         Returns:
             The folder with the files of every rank of this node.
@@ -189,7 +191,7 @@ class Engine:
         return folder / TAG
 
     def load(self, folder: Path) -> None:
-        """Restore what `save` wrote, from the folder that holds the `state` folder; collective.
+        """Restore the files of `save` from `folder`, which contains the folder `state`; collective.
 
         It needs the same number of ranks and the same ZeRO stage. Training then continues bit for bit.
         """
@@ -203,16 +205,16 @@ class Engine:
 
     @property
     def replicated(self) -> bool:
-        """Whether every rank holds all weights and optimizer state, so that any number of ranks can load
-        them."""
+        """Whether every rank holds all weights and optimizer state. Then any number of ranks can load a
+        checkpoint."""
         return self._stage == 0
 
     def load_universal(self, folder: Path, tag: str, updates: int) -> None:
         """Restore a checkpoint of any number of ranks in DeepSpeed's universal format; collective.
 
-        `folder` holds `tag`. The ZeRO stage must be the same.
+        `folder` contains the folder `tag`. The ZeRO stage must be the same.
         """
-        # DeepSpeed reads its own switch at the start, before the kind of checkpoint is known.
+        # DeepSpeed reads this option when the engine is made, before the kind of checkpoint is known.
         config = self._engine._config
         config.load_universal_checkpoint = True
         try:
@@ -223,7 +225,8 @@ class Engine:
         self.updates = updates
 
     def state(self) -> TrainedState:
-        """Everything that is trained, whole on every rank, 12 bytes a parameter; collective."""
+        """All trained parameters with their moments, unsharded on every rank; collective. It takes 12 bytes a
+        parameter."""
         pieces, stepped = self._pieces(), bool(self._adam.state)
         found = {}
         for name, parameter in self._trained():
@@ -236,9 +239,12 @@ class Engine:
         return TrainedState(found, max(steps, default=0.0), self.updates)
 
     def adopt(self, state: TrainedState) -> None:
-        """Load `state`, whose parameters have the same names and shapes, into an engine that has not stepped.
-        The engine's model must already have its weights (`adapter.fill`). Every rank must call it; no rank
-        waits for another."""
+        """Load `state` into an engine that has taken no step. Its parameters have the model's names and
+        shapes.
+
+        The model must already have the weights of `state` (`adapter.fill`). Every rank must call it, but no
+        rank waits for another.
+        """
         for name, piece in self._pieces().items():
             taken = state.parameters[name]
             _put(piece, piece.flat, taken.weight)
@@ -250,7 +256,7 @@ class Engine:
         self.updates = state.updates
 
     def close(self) -> None:
-        """Release the model, which is no longer used. Its memory is free once nobody else holds it."""
+        """Release the model. Its memory is free once no other object refers to it."""
         self._engine.destroy()
         _forget(self.model)
         del self._engine, self._adam, self.model
@@ -259,7 +265,8 @@ class Engine:
         return ((name, p) for name, p in self.model.named_parameters() if p.requires_grad)
 
     def _pieces(self) -> dict[str, _Piece]:
-        """The pieces of this rank, by parameter. DeepSpeed records their places differently at each stage."""
+        """The pieces of this rank, by parameter. DeepSpeed records their positions differently at each
+        stage."""
         found, zero = {}, self._engine.optimizer
         for name, parameter in self._trained():
             sharded: Any = parameter
@@ -277,7 +284,7 @@ class Engine:
         return found
 
     def _whole(self, piece: _Piece | None, moment: str | None, shape: torch.Size) -> Tensor:
-        """The whole weight of a parameter, or a whole moment of it."""
+        """The unsharded weight of a parameter, or its unsharded `moment`."""
         whole = torch.zeros(shape.numel())
         if piece is not None:
             tensor = piece.flat if moment is None else self._adam.state[piece.flat][moment]
@@ -285,7 +292,7 @@ class Engine:
         return (whole if self.replicated else self._ranks.added(whole)).view(shape)
 
     def tensors(self, *, trained_only: bool) -> Iterator[tuple[str, Tensor]]:
-        """Each parameter whole, on the CPU, by name. Collective; one parameter is in memory at a time."""
+        """Each parameter, unsharded on the CPU, by name. Collective; one parameter is in memory at a time."""
         for name, parameter in self.model.named_parameters():
             if trained_only and not parameter.requires_grad:
                 continue
@@ -299,8 +306,8 @@ class Engine:
 
 @contextmanager
 def data_alone() -> Iterator[None]:
-    """Within this context `torch.load` runs no code, although DeepSpeed allows it any object. It makes only
-    tensors, plain values and DeepSpeed's own records of them."""
+    """Within this context `torch.load` runs no code, although DeepSpeed passes `weights_only=False`. It
+    creates only tensors, plain values and DeepSpeed's own records of them."""
     _import()
     from deepspeed.runtime.fp16.loss_scaler import LossScaler
     from deepspeed.runtime.zero.config import ZeroStageEnum
@@ -329,10 +336,10 @@ def _put(piece: _Piece, tensor: Tensor, whole: Tensor) -> None:
 
 
 def _unwind(model: nn.Module) -> None:
-    """Remove the modules of `model` from ZeRO-3's list of running modules, while none runs.
+    """Remove the modules of `model` from ZeRO-3's list of running modules. Call it while no module runs.
 
-    A layer that is recomputed in the backward pass ends with an exception once it has what is needed. So the
-    hook after it, which would remove it from the list, is never called.
+    During the backward pass, recomputation stops a layer with an exception once it has the needed
+    activations. So the layer's post-forward hook, which would remove it from the list, is never called.
     """
     from deepspeed.runtime.zero import parameter_offload
 
@@ -343,8 +350,8 @@ def _unwind(model: nn.Module) -> None:
 
 
 def _forget(model: nn.Module) -> None:
-    """Make DeepSpeed forget `model`. Under ZeRO-3 it otherwise keeps each model and its optimizer for the
-    life of the process, in a list and in a method's cache."""
+    """Remove DeepSpeed's references to `model`. Under ZeRO-3 it otherwise keeps each model and its optimizer
+    for the life of the process, in a list and in a method's cache."""
     from deepspeed.runtime.zero import parameter_offload, partitioned_param_coordinator
 
     stack, gone = parameter_offload.FWD_MODULE_STACK, set(model.modules())
@@ -364,10 +371,10 @@ def _import() -> Any:
         from deepspeed.runtime.zero.config import ZeroStageEnum
         from deepspeed.utils import logger
 
-    # Python 3.11 pickles an enum as a call of getattr, which a reader of data alone must not make.
+    # Python 3.11 pickles an enum as a call of getattr, which `data_alone` forbids.
     ZeroStageEnum.__reduce_ex__ = lambda self, protocol: (type(self), (self.value,))
     logger.setLevel(logging.WARNING)
-    # DeepSpeed's shared-memory collectives are compiled at first use (27 s and a compiler). gloo does as well
-    # here.
+    # DeepSpeed compiles its shared-memory collectives at first use, which takes 27 s and a compiler. gloo is
+    # just as good here.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed

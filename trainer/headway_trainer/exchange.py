@@ -1,7 +1,7 @@
-"""One request to a server of the job, and its answer, from a process without an event loop.
+"""Sends one request to a server of the job and reads its answer, in a process without an event loop.
 
-The head has one deadline and the whole answer another, however often a byte drips in. The client follows no
-redirect, which would carry the token to another host, and uses no proxy.
+The head has one deadline and the rest of the answer another. A server that sends single bytes slowly cannot
+extend them. The client follows no redirect, which would carry the token to another host, and uses no proxy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class NoResponseError(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """A request."""
+    """An HTTP request."""
 
     method: str
     path: str
@@ -40,18 +40,19 @@ class ExchangeLimits:
     """How long an answer may take, in seconds, and how large it may be, in bytes."""
 
     head: float
-    """Until the whole head is there."""
+    """Maximum seconds until the whole head has arrived."""
     silence: float
-    """Between two pieces of the rest."""
+    """Maximum seconds between two pieces of the body."""
     whole: float
-    """From the end of the head to the end of the answer."""
+    """Maximum seconds from the end of the head to the end of the answer."""
     size: int
-    """Maximum bytes of a success. Of a refusal, at most `bounds.CALL` bytes are read."""
+    """Maximum bytes of the body, below status 300. From status 300 on, at most `bounds.CALL` bytes are
+    read."""
 
 
 @dataclass(frozen=True)
 class ExchangeResponse:
-    """An answer."""
+    """An HTTP answer."""
 
     status: int
     body: bytes
@@ -61,8 +62,8 @@ def exchange(url: str, request: Request, within: ExchangeLimits) -> ExchangeResp
     """Send a request to the server at `url` over a new connection. Only scheme, host and port of `url` count.
 
     Raises:
-        NoResponseError: there is no answer in time, or none that is HTTP.
-        OutOfBoundsError: it is larger than `within` allows.
+        NoResponseError: no HTTP answer arrived in time.
+        OutOfBoundsError: the answer is larger than `within` allows.
     """
     place = urllib.parse.urlsplit(url)
     connection = _Connection(place.hostname or "", place.port or 80, timeout=within.silence)
@@ -82,14 +83,14 @@ def exchange(url: str, request: Request, within: ExchangeLimits) -> ExchangeResp
 
 
 def _content(response: http.client.HTTPResponse, maximum: int) -> bytes:
-    """The body of an answer, as received."""
+    """The body of an answer, not decompressed."""
     parts, size = [], 0
     while part := response.read1(PART):
         size += len(part)
         if size > maximum:
             raise OutOfBoundsError(f"more than {maximum} bytes")
         parts.append(part)
-    if response.length:  # promised bytes never came
+    if response.length:  # the connection ended before Content-Length bytes came
         raise http.client.IncompleteRead(b"")
     return b"".join(parts)
 
@@ -116,7 +117,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 class _Until(io.RawIOBase):
-    """The bytes of a socket, within the limits of its connection."""
+    """Reads a socket within the time limits of its connection."""
 
     def __init__(self, connection: _Connection, sock: socket.socket) -> None:
         self._connection = connection

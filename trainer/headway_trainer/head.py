@@ -1,8 +1,8 @@
-"""What a causal model does to the logits of its output head (scaling, soft-capping).
+"""Applies to a chunk of logits what a causal model does after its output head (scaling, soft-capping).
 
-Log-probabilities are computed in chunks, so the model's last lines must run on a chunk of the logits. They
-run unchanged in the model's own `forward`. Its body and head are replaced by functions that return the given
-values.
+Log-probabilities are computed in chunks of the logits, so these last operations must run on each chunk. This
+module runs the model's own `forward` for them. It replaces the body and the head by functions that return
+given values.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ def output_head(model: nn.Module) -> nn.Module:
 
 
 def without_adapter(model: nn.Module) -> Any:
-    """The Hugging Face model, whether or not an adapter is around it."""
+    """The Hugging Face model, without the adapter that may wrap it."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
 
 
 def finish(model: nn.Module) -> Callable[[Tensor], Tensor] | None:
     """A function from the head's logits, (1, T, V), to the model's logits.
 
-    None for a model whose body or head is not where Hugging Face's conventions put it. None also for a head
-    with modules of its own (an adapter on it). Such a head is called whole.
+    It is None if the body or head is not where Hugging Face's conventions put it. It is also None if the head
+    has submodules, such as an adapter. The caller then calls such a head whole.
     """
     causal, head = without_adapter(model), output_head(model)
     names = [name for name, module in causal.named_children() if module is head]
@@ -51,7 +51,7 @@ def finish(model: nn.Module) -> Callable[[Tensor], Tensor] | None:
 
 
 class _Shell:
-    """Replaces a model in its own `forward`, with some of its modules replaced."""
+    """Stands for a model in the model's own `forward`, with some of its modules replaced."""
 
     def __init__(self, model: nn.Module, replaced: dict[str, Callable[..., Any]]) -> None:
         self._model = model

@@ -1,7 +1,7 @@
-"""Imports the heavy libraries without optional packages that they only look for.
+"""Imports heavy libraries without the optional packages that they import if installed.
 
-Most of the seconds that a learner takes to start are imports. A third of these are packages that DeepSpeed
-and transformers import if they find them, and that a learner never calls.
+Imports take most of a learner's start-up time. A third of it goes to packages that DeepSpeed and transformers
+import if they are installed, but that a learner never calls.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from contextlib import contextmanager
 from typing import Final
 
 NEVER_CALLED: Final = ("mlflow", "sklearn")
-"""For DeepSpeed's autotuner and transformers' assisted generation."""
+"""Packages to hide. DeepSpeed's autotuner imports mlflow; transformers' assisted generation imports
+sklearn."""
 
 
 @contextmanager
 def lean() -> Iterator[None]:
-    """Within this context, optional packages that a learner never calls count as not installed."""
+    """Within this context, the packages in `NEVER_CALLED` look as if they were not installed."""
     hidden = [name for name in NEVER_CALLED if name not in sys.modules]
     for name in hidden:
         sys.modules[name] = None  # type: ignore[assignment]

@@ -1,9 +1,9 @@
 """Starts this node's learner processes: `python -m headway_trainer.launch`.
 
 It reads NNODES, NODE_RANK (or the index of an indexed Job), NPROC, MASTER_ADDR and MASTER_PORT from the
-environment. A variable that is absent has the value for a lone process. GRACE_SECONDS is the time from
-SIGTERM to SIGKILL. If there is one process in all, this process is the learner. Otherwise torch's elastic
-agent starts NPROC of them, without restarts: the operator restarts pods.
+environment. Without them it starts a single process. GRACE_SECONDS is the time from SIGTERM to SIGKILL. If
+the learner has only one process in all, this process becomes it. Otherwise torch's elastic agent starts NPROC
+processes here. The agent restarts none of them: the operator restarts pods.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ from headway_trainer.termination import another_handles_sigterm, exit_on_sigterm
 
 LOOPBACK: Final = "127.0.0.1"
 RENDEZVOUS_SECONDS: Final = 900
-"""Longest time that a pod waits for the others before it starts again. These restarts are not counted; the
-job's `pendingDeadlineSeconds` bounds them."""
+"""Maximum seconds that a pod waits for the other pods before it restarts. These restarts are not counted as
+failures; the job's `pendingDeadlineSeconds` bounds them."""
 LAST_SECONDS: Final = 10
-"""Part of the grace period left to end processes that have not ended by themselves."""
+"""Seconds at the end of the grace period that are left to kill processes that have not ended by
+themselves."""
 RANK: Final = ("-u", "-m", "headway_trainer.learner")
-"""Arguments of a Python process that is a rank."""
+"""Python arguments that start a rank of the learner."""
 
 
 @dataclass(frozen=True)
 class NodePlace:
-    """This pod among the learner's pods."""
+    """The position of this pod among the learner's pods."""
 
     nodes: int
     node_rank: int
     processes: int
-    """In this pod."""
+    """Number of processes in this pod."""
     master: str
     port: int
     grace: int
@@ -46,7 +47,7 @@ class NodePlace:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> NodePlace:
-        """Read it from the environment. A single pod's processes meet on the loopback interface."""
+        """Read the position from the environment. A single pod's processes meet on the loopback interface."""
         nodes = int(environ.get("NNODES", "1"))
         return cls(
             nodes=nodes,
@@ -73,8 +74,11 @@ def main() -> None:
         peers = PeerShutdown(place.node_rank, place.master, place.port) if place.nodes > 1 else None
 
         def answered() -> bool:
-            """Whether torch's agent handles the signal, which it does once there are processes. Before that
-            no pod misses this one, and pods that meet without it would find its note."""
+            """Whether torch's agent handles the signal, which it does once processes run.
+
+            Before that, no other pod waits for this one, so it leaves no note. Pods that connect later
+            without it would find the note and stop.
+            """
             if not another_handles_sigterm():
                 return False
             if peers:
@@ -87,7 +91,8 @@ def main() -> None:
 
 def _alone(place: NodePlace, environ: MutableMapping[str, str]) -> None:
     tell_alone(place, environ)
-    # Before the imports, which take seconds: a pod deleted while it starts must not use up its grace period.
+    # Set the handler before the imports, which take seconds. A pod that is deleted while it starts must not
+    # use up its grace period.
     exit_on_sigterm()
     from headway_trainer import learner
 
@@ -95,7 +100,7 @@ def _alone(place: NodePlace, environ: MutableMapping[str, str]) -> None:
 
 
 def tell_alone(place: NodePlace, environ: MutableMapping[str, str]) -> None:
-    """Set the environment of the only rank."""
+    """Set the environment variables of the only rank."""
     environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
     environ.update(MASTER_ADDR=place.master, MASTER_PORT=str(place.port))
 
@@ -103,9 +108,10 @@ def tell_alone(place: NodePlace, environ: MutableMapping[str, str]) -> None:
 def outcome(first: int, codes: Collection[int], stopped: Callable[[], bool]) -> int:
     """Exit code of a pod whose processes failed with `codes`; `first` is the first code seen.
 
-    A process that can explain its failure (42, 43, 44) decides for all. When it ends, the others lose it in a
-    collective, fail too, and may be seen first. If none can explain, `stopped` says whether they lost a pod
-    that had to stop. A negative signal number becomes 128 plus the signal, as in a shell.
+    The code of a process that explained its failure (42, 43, 44) decides for all. When such a process ends,
+    the others fail in a collective, and their codes may be seen first. If no process explained its failure,
+    `stopped` says whether another pod had to stop. A negative signal number becomes 128 plus the signal, as
+    in a shell.
     """
     if explained := next((code for code in (PERMANENT, RETRIABLE, RESTART) if code in codes), None):
         return explained
@@ -119,7 +125,7 @@ def several(place: NodePlace, peers: PeerShutdown | None, rank: Sequence[str] = 
 
     Args:
         peers: the other nodes, if there are any.
-        rank: arguments of a Python process that is a rank; empty: the learner's own, `RANK`.
+        rank: Python arguments that start a rank; if empty, `RANK`.
     """
     from torch.distributed import DistError
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -130,7 +136,7 @@ def several(place: NodePlace, peers: PeerShutdown | None, rank: Sequence[str] = 
         min_nodes=place.nodes,
         max_nodes=place.nodes,
         nproc_per_node=place.processes,
-        # The same in every pod: by default each agent makes up its own, and the pods never meet.
+        # The same ID in every pod: by default each agent makes up its own, and the pods never connect.
         run_id="learner",
         rdzv_backend="static",
         rdzv_endpoint=f"{place.master}:{place.port}",

@@ -1,1 +1,1 @@
-"""What remains after the learner ends: its resumable state, and the journal of which step is durable."""
+"""The learner's data that survives its process: its resumable state, and the journal of durable steps."""

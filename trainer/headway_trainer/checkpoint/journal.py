@@ -1,20 +1,20 @@
-"""Which steps were taken, and which of them are durable: the order in which a checkpoint becomes valid.
+"""Records which steps were taken and which are durable. These writes, in this order, make a checkpoint valid:
 
-    0. learners/<start>                    this process is the learner, and none that started before it is
+    0. learners/<start>                    this process is the learner, and no earlier process is
     1. the weights of step n
     2. steps/<n>.json                      the step is taken: its groups, in this incarnation
-    3. POST /v1/steps                      servers may sample with it
-    4. checkpoints/<n>/<start>/...         the files of its checkpoint, if it has one; in the background
+    3. POST /v1/steps                      servers may sample with the step's weights
+    4. checkpoints/<n>/<start>/...         the files of the step's checkpoint, if any; in the background
     5. checkpoints/<n>/<start>/report.json the checkpoint is whole
     6. latest.json = {"step": n}           a restart resumes here
 
-A crash between 2 and 6 leaves steps that were taken and are not durable. The next start resumes at the
-durable step and takes the others again, from the same groups, in a new incarnation. So their weights
+A crash between 2 and 6 leaves steps that were taken but are not durable. The next start resumes at the
+durable step. It takes the later steps again, from the same groups, in a new incarnation. So their weights
 and their bill cannot be mistaken for the earlier ones.
 
 A process may hang at any point, and continue long after its successor has resumed. Before each of these
-writes, and before it deletes, it looks whether a newer one has started, and ends if so. One write may have
-been in progress. It harms no checkpoint, because each process writes its checkpoints into folders of its own.
+writes and each deletion, a process checks whether a newer process has started, and ends if so. A write that
+was already in progress harms no checkpoint, because each process writes its checkpoints into its own folders.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class Journal:
         self.signer = signer
         """Signs the records of this job's checkpoints."""
         self.start = -1
-        """The number of this process among the learner's starts; -1 before `begin`, and on all ranks but 0.
-        """
+        """The number of this process among the learner's starts. It is -1 before `begin`, and on every rank
+        except 0."""
         self._taken: dict[int, PolicyVersion] = {}
         """The recorded version of each step."""
         self._sealed: dict[tuple[int, int], PolicyVersion] = {}
@@ -84,11 +84,12 @@ class Journal:
         """Become the learner, instead of any earlier process.
 
         Returns:
-            The checkpoint to resume from, its report in the incarnation that resumes; None for a new job.
+            The checkpoint to resume from, with its report changed to the resuming incarnation. None for a new
+            job.
         Raises:
-            JobError: `CheckpointUnusable`: the pointer names no whole checkpoint.
+            JobError: `CheckpointUnusable`: the pointer does not name a complete checkpoint.
         """
-        # First, so that an earlier learner no longer moves the pointer once it is read.
+        # Claim the start first, so that an earlier learner no longer moves the pointer after it is read here.
         self.start = self._next_start()
         if (step := self.step) is None:
             return None
@@ -102,10 +103,10 @@ class Journal:
         return found.model_copy(update={"report": report})
 
     def find(self, step: int, last: int) -> Checkpoint:
-        """The checkpoint of `step`, on the line of steps that continues from `last`.
+        """The checkpoint of `step`, on the line of steps whose last one is `last`.
 
         Raises:
-            IncompleteCheckpointError: there is none.
+            IncompleteCheckpointError: there is no such checkpoint.
         """
         folder = self._layout.checkpoint(step)
         if step > last:
@@ -116,8 +117,10 @@ class Journal:
         return found
 
     def usable_checkpoints(self) -> set[int]:
-        """Steps whose checkpoints are whole and on the valid line, according to the present store. It writes
-        nothing. `find` uses what it reads."""
+        """Steps with a complete checkpoint that have not been taken again since, as the store shows now.
+
+        It writes nothing. `find` later uses the step reports that this method reads.
+        """
         self._taken = {report.step: report.version for report in self._reports()}
         folder = self._layout.checkpoints
         found = by_number(self._store.list(folder), folder)
@@ -129,7 +132,7 @@ class Journal:
 
         Call it before a write that a successor might mistake for its own, and before deleting.
 
-        Rank 0 looks. The others write nothing of the kind, and end with rank 0.
+        Only rank 0 checks. The other ranks make no such writes, and end when rank 0 ends.
 
         Raises:
             JobError: `Superseded`: a newer process is the learner.
@@ -159,7 +162,7 @@ class Journal:
         self._taken[report.step] = report.version
 
     def seal(self, report: StepReport, state: CheckpointManifest) -> None:
-        """Make `report`'s step the one to resume from; idempotent. All files of its checkpoint must be there.
+        """Make `report`'s step the one to resume from; idempotent. The store must have all its files already.
 
         Raises:
             JobError: `Superseded`.
@@ -168,9 +171,9 @@ class Journal:
         self._store.put(self._layout.latest, json.dumps({"step": report.step}).encode())
 
     def confirm(self, resumed: Checkpoint) -> None:
-        """Write again what a crash may have left unwritten of the resumed step; idempotent.
+        """Write again the resumed step's records that a crash may have left unwritten; idempotent.
 
-        The pointer remains as it is. A checkpoint moves it forward, and only a person moves it back.
+        The pointer does not change. A new checkpoint moves it forward, and only a person moves it back.
 
         Raises:
             JobError: `Superseded`.
@@ -179,7 +182,7 @@ class Journal:
         self.take(resumed.report)
 
     def standing(self, sealed: Mapping[int, int]) -> set[int]:
-        """The steps in `sealed` whose checkpoint is whole and on this learner's line: not taken again since.
+        """The steps in `sealed` that have a complete checkpoint and have not been taken again since.
         `sealed` maps a step to the start that wrote its report.json."""
         return {step for step, start in sealed.items() if self._is_current(step, start)}
 
@@ -193,7 +196,7 @@ class Journal:
         return taken is not None and not self._sealed[step, start] < taken
 
     def _newest(self, step: int) -> Checkpoint:
-        """The newest whole checkpoint of a step, from any start."""
+        """The newest complete checkpoint of a step, from any start."""
         folder = self._layout.checkpoint(step)
         if (start := sealed_by(self._store.list(folder), folder)) is None:
             raise IncompleteCheckpointError(folder, "it has no report.json")
@@ -233,24 +236,24 @@ class Journal:
 
 
 def sealed_by(uris: Iterable[str], folder: str) -> int | None:
-    """The newest start whose checkpoint in `folder` (`.../checkpoints/000012`) was sealed; None if none was.
+    """The newest start that sealed a checkpoint in `folder` (`.../checkpoints/000012`); None if no start did.
 
     Args:
-        uris: the objects in the folder.
+        uris: URIs of the objects in the folder.
     """
     return max(by_number(filter(is_report, uris), folder), default=None)
 
 
 def is_report(uri: str) -> bool:
-    """Whether an object below a checkpoint is the report that makes it whole."""
+    """Whether an object of a checkpoint is its report.json, which makes the checkpoint complete."""
     return uri.endswith("/report.json")
 
 
 def incarnation(resumed: StepReport, history: Sequence[StepReport]) -> int:
     """The incarnation that continues from `resumed`, given the recorded steps.
 
-    It is `resumed`'s own, unless a later step was already reported in it, or any step in a newer one. In
-    those cases the next steps are taken again and may differ, so they need new names.
+    It is `resumed`'s own incarnation, unless a later step was already reported in it, or any step in a newer
+    incarnation. In those cases the next steps are taken again and may differ, so they need new names.
     """
     current = resumed.version.incarnation
     newest = max((report.version.incarnation for report in history), default=current)

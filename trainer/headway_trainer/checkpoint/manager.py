@@ -1,4 +1,4 @@
-"""The job's checkpoints: when one is made, how it becomes durable during training, which are deleted."""
+"""The job's checkpoints: decides when to make one, makes it durable during training, and deletes old ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headway_trainer.ranks import Ranks
 
 
 class CheckpointManager:
-    """Saves and restores one learner; methods are collective unless they say otherwise."""
+    """Saves and restores one learner. Methods are collective unless their docstrings say otherwise."""
 
     def __init__(
         self,
@@ -46,16 +46,17 @@ class CheckpointManager:
         self._journal = journal
         self._scratch = scratch
         self._fetched = scratch.with_name(f"{scratch.name}-fetched")
-        """A folder apart from what is being uploaded."""
+        """The folder for downloads, separate from the snapshot that is being uploaded."""
         self._ranks = ranks
         self._uploaders = [rank for rank, local in enumerate(ranks.gather(ranks.local_rank)) if local == 0]
         self._background = Background()
         self._upload: Callable[[], None] = lambda: None
-        """Makes the newest snapshot of this node durable; may be called again."""
+        """Makes the newest snapshot of this node durable. It may be called again."""
         self._given_up = 0
         """Uploads that failed because the store was unavailable, since the last success."""
         self._withdrawn = threading.Event()
-        """Set if a node has given up its upload of the newest snapshot, which then will not be whole."""
+        """Set if a node has given up its upload of the newest snapshot, whose checkpoint then stays
+        incomplete."""
         self.saved = -1
         """The newest step whose state was copied, durable or not."""
         self.durable = -1
@@ -76,7 +77,8 @@ class CheckpointManager:
         self.saved = self.durable = checkpoint.report.step
 
     def fetch(self, checkpoint: Checkpoint) -> Fault | None:
-        """Fetch the files of `checkpoint` on every node, for `load`. Return the fault of any node."""
+        """Fetch the files of `checkpoint` on every node, for `load`. Return the first node's fault, if
+        any."""
         fault = self._fetch(checkpoint) if self._ranks.local_rank == 0 else None
         return next(filter(None, self._ranks.gather(fault)), None)
 
@@ -91,23 +93,23 @@ class CheckpointManager:
         return None
 
     def load(self, checkpoint: Checkpoint) -> None:
-        """Load `checkpoint`'s state into the engine, which has not stepped."""
+        """Load `checkpoint`'s state into the engine, which must not have taken a step."""
         state.load(self.engine, checkpoint.state, self._fetched, self._ranks)
 
     def after(self, report: StepReport) -> None:
-        """Make a checkpoint if one is due at `report`'s step, or if the step changed the learner. Otherwise a
-        crash would waste the steps before the change."""
+        """Make a checkpoint if one is due at `report`'s step, or if a directive changed the learner there. A
+        crash soon after the change then does not waste the steps before it."""
         changed = report.directive is not None and report.refused is None
         if changed or due(report.step, self._spec.every_steps):
             self.save(report)
 
     def save(self, report: StepReport) -> None:
-        """Copy the learner's state, which is `report`'s step, and begin to make it durable.
+        """Copy the learner's state after `report`'s step, and begin to make the copy durable.
 
-        It does nothing if that is already done.
+        It does nothing if this step has been copied already.
 
         Raises:
-            StoreUnavailableError: the store was unavailable for the last checkpoint, and before that.
+            StoreUnavailableError: the store was unavailable for two uploads in a row.
             JobError: the last checkpoint could not be made durable for another reason.
         """
         if report.step == self.saved:
@@ -117,7 +119,7 @@ class CheckpointManager:
             self._withdrawn.set()
         if self._ranks.first:
             self._lost()
-        # By now nobody reads the files that are about to be replaced.
+        # No upload reads the old snapshot any more, so the new one may replace it.
         start = self._ranks.share(self._journal.start)
         taken = state.snapshot(self.engine, start, self._scratch, self._ranks)
         self.saved = report.step
@@ -127,11 +129,11 @@ class CheckpointManager:
             self._background.start(self._upload)
 
     def settle(self) -> None:
-        """Return once no rank uploads: what was saved is durable.
+        """Return once no rank uploads and the newest snapshot is durable.
 
         Raises:
-            StoreUnavailableError: the store was unavailable twice for the longest wait.
-            JobError: it could not be made durable for another reason.
+            StoreUnavailableError: the store was unavailable for two uploads in a row.
+            JobError: the snapshot could not be made durable for another reason.
         """
         try:
             self._background.wait()
@@ -141,22 +143,23 @@ class CheckpointManager:
         self._ranks.barrier()
 
     def check(self) -> None:
-        """Raise a failure of the background work, or try it again. Not collective."""
+        """Raise the failure of the background upload, or retry if only the store was unavailable. Not
+        collective."""
         try:
             self._background.raise_failure()
         except StoreUnavailableError as error:
             self._upload_again(error)
 
     def prune(self, validated: Sequence[int], validating: Sequence[int] = ()) -> list[int]:
-        """Delete checkpoints that `spec.checkpoints` no longer keeps, and files that belong to none.
+        """Delete checkpoints that `spec.checkpoints` no longer keeps, and files of no valid checkpoint.
 
-        Such files were never sealed, or their step was taken again since. Only rank 0 calls it.
+        Such files were never sealed, or their step was taken again since. Only rank 0 calls this method.
 
         Args:
             validated: validated steps, the best first.
             validating: steps whose validations are not complete.
         Returns:
-            The steps of the checkpoints that remain, and of the one being written.
+            The steps of the checkpoints that remain, and of the checkpoint being written.
         Raises:
             JobError: `Superseded`.
         """
@@ -173,8 +176,8 @@ class CheckpointManager:
         for step in whole.difference(old):
             own = f"{self._layout.checkpoint_of(step, sealed[step])}/"
             gone += [uri for uri in found[step] if not uri.startswith(own)]
-        # A store deletes the objects of one call in any order. So a first call deletes the reports that make
-        # checkpoints whole. If the deletion is cut short, no broken checkpoint then looks whole.
+        # A store deletes the objects of one call in any order. So the first call deletes only report.json
+        # files. If the deletion is interrupted, no broken checkpoint looks complete.
         self._store.delete(filter(is_report, gone))
         self._store.delete(filterfalse(is_report, gone))
         return sorted(found.keys() - set(old) | {self.saved})
@@ -183,8 +186,11 @@ class CheckpointManager:
         return self._layout.checkpoint_of(checkpoint.report.step, checkpoint.state.start)
 
     def _lost(self) -> bool:
-        """Wait for this node's upload, and say whether it failed because the store was unavailable. It is not
-        repeated: the newer state replaces it, and may be the last that can be saved."""
+        """Wait for this node's upload. Return whether it failed because the store was unavailable.
+
+        The failed upload is not repeated. A newer snapshot is about to replace it, and may be the last one
+        that can be saved.
+        """
         try:
             self._background.wait()
         except StoreUnavailableError as error:
@@ -193,7 +199,7 @@ class CheckpointManager:
         return False
 
     def _upload_again(self, error: StoreUnavailableError) -> None:
-        """Upload the snapshot again. It is whole, and so is the process: only the upload failed."""
+        """Upload the snapshot again. Only the upload failed: the snapshot and the process are intact."""
         self._give_up(error)
         self._background.start(self._upload)
 

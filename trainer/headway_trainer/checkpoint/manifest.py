@@ -13,7 +13,7 @@ class CheckpointManifest(Record):
     """The files of one checkpoint, and the shape of the learner that wrote them."""
 
     start: int
-    """The number of the learner's start that wrote them, and this record."""
+    """The number of the learner's start that wrote the files and this record."""
     files: list[FileDigest]
     world_size: int
     updates: int
@@ -21,7 +21,7 @@ class CheckpointManifest(Record):
 
 
 class Checkpoint(Record):
-    """`report.json` of a checkpoint, written once all its files are there. A folder without it is no
+    """`report.json` of a checkpoint, written after all its files. A folder without this file is not a
     checkpoint."""
 
     report: StepReport
@@ -30,15 +30,16 @@ class Checkpoint(Record):
 
 @dataclass(frozen=True)
 class Fault:
-    """Why the files of a checkpoint cannot be loaded; one rank's fault applies to all."""
+    """Why the files of a checkpoint cannot be loaded. If one rank has a fault, no rank loads the
+    checkpoint."""
 
     why: str
     end: Termination
-    """The termination of a process that has no other checkpoint."""
+    """How the process ends if it has no other checkpoint to load."""
 
 
 class IncompleteCheckpointError(Exception):
-    """There is no checkpoint at `uri`; `why` explains."""
+    """There is no usable checkpoint at `uri`; `why` gives the reason."""
 
     def __init__(self, uri: str, why: str) -> None:
         super().__init__(f"{uri}: {why}")
@@ -47,7 +48,7 @@ class IncompleteCheckpointError(Exception):
 
 
 def unusable(uri: str, why: str) -> JobError:
-    """The error for a job that cannot resume from `uri`, with what a person can do."""
+    """The error for a job that cannot resume from `uri`. Its message says what a person can do."""
     return JobError(
         "CheckpointUnusable",
         f"{uri} cannot be resumed from ({why}); if this does not pass, set latest.json in the job's folder "

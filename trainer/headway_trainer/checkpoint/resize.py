@@ -1,8 +1,8 @@
 """Converts a checkpoint for another number of processes, to DeepSpeed's universal format.
 
-The conversion reads every rank's file, so all of them must be available, and writes each parameter whole. It
-is a script of DeepSpeed's and runs as a program of its own, so it leaves nothing in this process. There too,
-reading a file makes data and runs no code (`engine.data_alone`).
+The conversion reads the files of every rank, so all must be available. It writes each parameter unsharded.
+The converter is DeepSpeed's own script. It runs in a separate process, so it leaves nothing behind in this
+one. There, too, reading a file creates only data and runs no code (`engine.data_alone`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from headway_api.exits import JobError
 
 TAG: Final = "universal"
 SECONDS: Final = 6600
-"""Longest a conversion may take; the other ranks wait for it (`ranks.CONTROL_TIMEOUT`)."""
+"""Maximum seconds of a conversion. The other ranks wait for it (`ranks.CONTROL_TIMEOUT`)."""
 LAST_LINES: Final = 2000
-"""Maximum characters of its output that an error repeats."""
+"""Maximum characters of the conversion's output that an error quotes."""
 
 
 def to_universal(files: Path, folder: Path) -> None:
@@ -29,8 +29,8 @@ def to_universal(files: Path, folder: Path) -> None:
     """
     command = [sys.executable, "-m", "headway_trainer.checkpoint.universal"]
     command += ["--input_folder", str(files), "--output_folder", str(folder)]
-    # A universal checkpoint also says which layers are shared and how a vocabulary was padded. For these
-    # models that is empty, and an ordinary checkpoint does not contain it.
+    # A universal checkpoint also records shared layers and the padding of the vocabulary. Our models have
+    # neither, and an ordinary checkpoint lacks these fields, so the converter must add empty ones.
     command += ["--inject_missing_state", "--num_extract_workers", "1", "--num_merge_workers", "1"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)

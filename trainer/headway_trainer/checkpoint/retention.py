@@ -1,4 +1,4 @@
-"""Chooses what to delete, never what a restart resumes from. Pure."""
+"""Chooses the checkpoints and weights to delete, never the checkpoint that a restart resumes from. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 
 def due(step: int, every: int) -> bool:
-    """Whether `step` regularly has a checkpoint."""
+    """Whether a checkpoint is due at `step`, if there is one every `every` steps."""
     return step % every == 0
 
 
@@ -21,15 +21,15 @@ def expired_checkpoints(
 ) -> list[int]:
     """Steps up to `durable` whose files are to be deleted.
 
-    Kept are the newest `keep_last` checkpoints, the `keep_best` best, and those that may yet be among the
-    best.
+    The function keeps the newest `keep_last` checkpoints, the `keep_best` best, and those that may yet be
+    among the best.
 
     Args:
-        found: steps that have files in the store. Those beyond `durable` are being written, or were left by a
+        found: steps that have files in the store. Files beyond `durable` are being written, or were left by a
             rollback: they are kept.
-        whole: steps among them whose checkpoints can be resumed from. Others up to `durable` are left-overs:
-            they do not count, and are deleted.
-        validated: validated steps, the best first; those without a whole checkpoint are skipped.
+        whole: steps in `found` whose checkpoints can be resumed from. Files of other steps up to `durable`
+            are left-overs: they do not count, and are deleted.
+        validated: validated steps, the best first; steps without a complete checkpoint are skipped.
         validating: steps whose validations are not complete. They count if `keep_best` is above 0.
     """
     usable = sorted(step for step in whole if step <= durable)
@@ -46,11 +46,11 @@ def expired_weights(
     checkpoints: Collection[int],
     validated: Collection[int],
 ) -> list[int]:
-    """Published weights to delete.
+    """Steps whose published weights are to be deleted.
 
-    It keeps the weights of step 0 and of validated steps, which people compare and serve. It keeps those of
-    every checkpoint, because a learner that resumes there announces them again. It also keeps as many of the
-    newest as servers may still load or sample with.
+    The function keeps the weights of step 0 and of validated steps, which people compare and serve. It keeps
+    the weights of every checkpoint, because a learner that resumes there announces them again. It also keeps
+    the newest weights that servers may still load or sample with.
 
     Args:
         latest: the newest step taken.

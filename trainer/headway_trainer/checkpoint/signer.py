@@ -1,9 +1,9 @@
 """Signatures on the records of a checkpoint: write access to the bucket is not enough to forge one.
 
-The learner reads a checkpoint's files with code that could run their content (pickle). The digests that vouch
-for them lie beside them. So the records with the digests carry an HMAC, by a key that only the job's learner
-has (`Key.CHECKPOINTS`). The signing key is derived from it, for this purpose and this job only. docs/adr/0029
-and 0032 have the reasons and the alternatives.
+The learner reads a checkpoint's files with code that could run their content (pickle). The digests of these
+files lie beside them in the bucket. So the records with the digests carry an HMAC. The signing key is derived
+from a key that only the job's learner has (`Key.CHECKPOINTS`), for this purpose and this job only.
+docs/adr/0029 and 0032 have the reasons and the alternatives.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Signer:
         """The signed content of the object at `uri`.
 
         Raises:
-            IncompleteCheckpointError: it was not signed by this job's key; or it is not a JSON object.
+            IncompleteCheckpointError: the object was not signed by this job's key, or it is not a JSON
+                object.
         """
         try:
             content = json_within(data, MAX_BYTES)

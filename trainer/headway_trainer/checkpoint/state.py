@@ -1,9 +1,9 @@
-"""What a learner needs to continue bit for bit: weights, optimizer and random state of every rank.
+"""The state from which a learner continues bit for bit: weights, optimizer and random state of every rank.
 
-DeepSpeed writes one file a rank (and one for the weights they share). Each rank's random state lies beside
-them. Training waits while a snapshot is taken on a local disk. Afterwards one process a node uploads it, and
-lists its files in a part of the manifest. Rank 0 joins the parts. All lie in a folder that no other start of
-the learner writes to.
+DeepSpeed writes one file for each rank, and one for the weights that the ranks share. Each rank's random
+state lies beside these files. Training waits while the ranks write a snapshot to a local disk. Afterwards one
+process of each node uploads the node's files, and lists them in a part of the manifest. Rank 0 joins the
+parts. No other start of the learner writes to this folder.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from headway_trainer.ranks import Ranks
 
 PARTS: Final = "parts"
 PART_SECONDS: Final = 1800.0
-"""Longest that another node's upload may take after this one's."""
+"""Maximum seconds that rank 0 waits for the other nodes' uploads after its own."""
 LOOK_SECONDS: Final = 0.5
 
 
 class Part(Record):
-    """What one node has uploaded."""
+    """The list of files that one node has uploaded."""
 
     place: str
-    """The part's own URI, so that a part of another checkpoint cannot replace it."""
+    """The part's own URI, so that a signed part of another checkpoint cannot replace this one."""
     files: list[FileDigest]
 
 
@@ -67,7 +67,8 @@ def snapshot(engine: Engine, start: int, folder: Path, ranks: Ranks) -> Snapshot
 
 
 def upload(taken: Snapshot, store: Store, uri: str, rank: int, signer: Signer) -> None:
-    """Upload this node's files into `uri`, then record that. Not collective: one process a node calls it."""
+    """Upload this node's files into `uri`, then their list. Not collective: one process of each node calls
+    it."""
     digests, part = upload_folder(store, taken.files, uri), _part(uri, rank)
     store.put(part, signer.signed(Part(place=part, files=digests).model_dump(mode="json")))
 
@@ -80,13 +81,12 @@ def complete(
     withdrawn: threading.Event,
     signer: Signer,
 ) -> CheckpointManifest | None:
-    """The manifest, once all `uploaders` (ranks) are done; None if it is `withdrawn`.
+    """Wait until all `uploaders` (ranks) have uploaded, and return the manifest.
 
-    It is withdrawn if one of them will never be done.
+    `withdrawn` is set if a node has given up its upload. Then the function returns None.
 
     Raises:
-        JobError: `CheckpointNotUploaded`: one of them was not done in time, or a part is not signed by this
-            job.
+        JobError: `CheckpointNotUploaded`: a node did not upload in time, or a part is not signed by this job.
     """
     deadline = time.monotonic() + PART_SECONDS
     digests = []
@@ -107,12 +107,12 @@ def complete(
 def fetch(store: Store, uri: str, manifest: CheckpointManifest, folder: Path, world: int) -> None:
     """Download the files of `manifest` from `uri` into `folder`, and convert them if necessary.
 
-    They are converted if they were written by another number of processes than `world` (0: any number may
-    load them). One process a node calls it.
+    A conversion is necessary if another number of processes than `world` wrote them. With `world` 0, any
+    number of processes can load them. One process of each node calls it.
 
     Raises:
         IncompleteCheckpointError: a file is missing or damaged.
-        JobError: `CheckpointUnusable`: they cannot be converted.
+        JobError: `CheckpointUnusable`: the files cannot be converted.
     """
     shutil.rmtree(folder, ignore_errors=True)
     try:
@@ -124,10 +124,11 @@ def fetch(store: Store, uri: str, manifest: CheckpointManifest, folder: Path, wo
 
 
 def load(engine: Engine, manifest: CheckpointManifest, folder: Path, ranks: Ranks) -> None:
-    """Load what `fetch` left into an engine that has not stepped; collective.
+    """Load the files that `fetch` downloaded into an engine that has taken no step; collective.
 
-    With as many processes as wrote it, training continues bit for bit. With another number it continues from
-    the same weights and optimizer state, as exactly as sums over ranks allow, with fresh random numbers.
+    With the number of processes that wrote them, training continues bit for bit. With another number it
+    continues from the same weights and optimizer state, with fresh random numbers. Results then agree as
+    exactly as sums over ranks allow.
     """
     if manifest.world_size == ranks.world:
         engine.load(folder)
