@@ -2,8 +2,8 @@
 
 There are two functions for transformers' `AttentionInterface`. `by_length` calls torch's attention once for
 each run of rows of equal length, on any device and in any precision. `variable` calls torch's variable-length
-kernel, for 16-bit formats on CUDA. Both support causal attention, grouped heads and sliding windows. They
-raise an error for any other option that a model's attention asks for. `layout` then falls back to padded rows.
+kernel, for 16-bit formats on CUDA. Both support causal attention, grouped heads and sliding windows. Any
+other option that a model's attention asks for is an error. `layout` then falls back to padded rows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Imports heavy libraries without the optional packages that they import if installed.
 
-Imports take most of a learner's start-up time. A third of it goes to packages that DeepSpeed and transformers
-import if they are installed, but that a learner never calls.
+Imports take most of a learner's start-up time. A third of the import time goes to packages that DeepSpeed and
+transformers import if they are installed, but that a learner never calls.
 """
 
 from __future__ import annotations

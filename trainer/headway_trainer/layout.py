@@ -1,8 +1,8 @@
-"""The layout of micro-batches: decided once, when the model is loaded, and proved on the model.
+"""Chooses the layout of micro-batches once, when the model is loaded, by a test on the model itself.
 
-Packing is used if two conditions hold. Two packed rows must have the log-probabilities that each has alone
+Rows are packed if two conditions hold. Two packed rows must have the same log-probabilities as each row alone
 under the model's own attention. And a change of one row must not change the other. Otherwise rows are padded
-to rectangles, as they are for models with layers that carry state along the sequence.
+to equal length. Models whose layers carry state along the sequence always get padded rows.
 """
 
 from __future__ import annotations
@@ -23,16 +23,22 @@ from headway_trainer.policy import Policy, micro_batch
 LAYERS: Final = frozenset({"full_attention", "sliding_attention"})
 LENGTHS: Final = (23, 17)
 LONGEST_PROOF: Final = 512
-"""Longest sliding window that rows of the proof are made to exceed."""
+"""Largest sliding window for which the test rows are made longer than the window."""
 LONGEST_ROPE: Final = 8192
-"""Longest length, at which a rotary embedding's factors change, that one row of each pair exceeds."""
+"""Largest switch length of a rotary embedding for which one test row of each pair is made longer.
+
+At its switch length, the embedding's factors change.
+"""
 ACTIONS: Final = 64
-"""Maximum action tokens of a row of the proof, its last ones. The proof takes all their logits at once."""
+"""Maximum action tokens of a test row; they are its last tokens. The test computes all their logits at
+once."""
 SEED: Final = 20_240_301
 AGREEMENT: Final = {torch.float32: 2e-4, torch.bfloat16: 0.2}
-"""Mean absolute difference, in nats, that two kernels of one dtype may show (see `publish.canary`)."""
+"""Largest mean absolute difference, in nats, allowed between two kernels of one dtype (see
+`publish.canary`)."""
 ISOLATION: Final = {torch.float32: 1e-5, torch.bfloat16: 0.02}
-"""Largest difference, in nats, that a change of one row may make in another, with one kernel on one shape."""
+"""Largest change, in nats, of one row's log-probabilities when another row in the pack changes. Kernel and
+shape stay the same."""
 FAILURES: Final = (
     attention.UnsupportedAttentionError,
     TypeError,
@@ -41,27 +47,28 @@ FAILURES: Final = (
     AttributeError,
     KeyError,
 )
-"""What a model raises if it does not pass on what attention needs."""
+"""Exceptions of a model that does not pass on the arguments that the attention needs."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What was decided, and why."""
+    """The chosen layout, attention and head, and the reason."""
 
     layout: Layout
     attention: str
     """Name of the attention function in transformers' table."""
     head: str
-    """`chunked`, or `whole` if the model's last lines cannot run on a chunk."""
+    """`chunked`, or `whole` if the model's operations after the head cannot run on a chunk of logits."""
     why: str = ""
-    """Why rows are not packed, or are packed by the slower function."""
+    """Why rows are not packed, or why the slower attention packs them."""
 
 
 def quadratic_share(model: nn.Module) -> float:
-    """Cost of attention between two tokens, in units of one token's linear layers; all layers count as full.
+    """Cost of attention between two tokens, relative to the cost of one token in the linear layers.
 
-    A pair costs 2 x layers x heads x head size multiplications, half of them masked. A token costs as many as
-    the layers have weights. Measure it before the engine shards the weights.
+    All layers count as full attention. A pair of tokens costs 2 x layers x heads x head size multiplications,
+    half of them masked. A token costs one multiplication for each weight of the layers. Call this before the
+    engine shards the weights.
     """
     config: Any = model.config
     text = config.get_text_config()
@@ -74,7 +81,7 @@ def quadratic_share(model: nn.Module) -> float:
 
 
 def choose(policy: Policy, device: torch.device, quadratic: float) -> Choice:
-    """Decide for the policy and its frozen copy; collective if weights are sharded."""
+    """Choose for the policy and its frozen copy, and apply the choice; collective if weights are sharded."""
     models = [without_adapter(p.model) for p in (policy, policy.frozen) if p is not None]
     own: str = models[0].config._attn_implementation
     dtype = next(models[0].parameters()).dtype
@@ -97,7 +104,7 @@ def choose(policy: Policy, device: torch.device, quadratic: float) -> Choice:
 
 
 def follow(policy: Policy, choice: Choice) -> None:
-    """Make a frozen copy that `policy` received later run in the chosen way."""
+    """Apply `choice` to a frozen copy that `policy` received after `choose`."""
     assert policy.frozen is not None
     attention.install(without_adapter(policy.frozen.model), choice.attention)
     _chunk(policy, chunked=choice.head == "chunked")
@@ -124,7 +131,8 @@ def _try(models: list[Any], name: str, proof: _Proof) -> str:
 
 
 def _kernel_fails(config: Any, proof: _Proof) -> str:
-    """Why the kernel fails; the proof compares only values, so this checks its gradients too."""
+    """Why the variable-length kernel fails; empty if it does not. `_Proof` compares only values, so this
+    function also checks the kernel's gradients."""
     text = config.get_text_config()
     heads = text.num_attention_heads
     groups = getattr(text, "num_key_value_heads", None) or heads
@@ -148,20 +156,23 @@ def _unknown_layers(config: Any) -> str:
 
 @dataclass(frozen=True)
 class _Proof:
-    """Rows of random tokens, the model's log-probabilities of each alone, and comparisons with other ways to
-    run."""
+    """Test rows of random tokens, with the model's log-probabilities of each row alone.
+
+    Its methods compare these with the log-probabilities of chunked and packed runs.
+    """
 
     policy: Policy
     device: torch.device
     dtype: torch.dtype
     rows: tuple[LearnerRow, LearnerRow]
     others: tuple[LearnerRow, LearnerRow]
-    """Rows of the same lengths as `rows`."""
+    """Different rows of the same lengths as `rows`."""
     alone: tuple[Tensor, Tensor]
 
     @classmethod
     def of(cls, policy: Policy, device: torch.device, dtype: torch.dtype) -> _Proof:
-        """The proof of a policy that takes all logits at once, with the model's own attention."""
+        """Run the test rows one by one. The policy must compute all logits at once, with its own
+        attention."""
         config = policy.model.config.get_text_config()  # type: ignore[union-attr, operator]
         window = getattr(config, "sliding_window", None) or 0
         longer = window + 5 if window <= LONGEST_PROOF else 0
@@ -173,7 +184,7 @@ class _Proof:
         return cls(policy, device, dtype, (a, b), (c, d), alone)  # type: ignore[arg-type]
 
     def head_agrees(self) -> bool:
-        """Whether log-probabilities by chunks are those of all logits."""
+        """Whether log-probabilities computed in chunks agree with those computed from all logits at once."""
         if self.policy.finish is None:
             return False
         try:
@@ -183,7 +194,7 @@ class _Proof:
         return all(self._close(*pair) for pair in zip(found, self.alone, strict=True))
 
     def packing_fails(self) -> str:
-        """Why packed rows differ from the same rows alone; empty if they do not."""
+        """Why packed rows differ from the same rows alone; empty if they agree."""
         (a, b), (c, d) = self.rows, self.others
         first, second = self._packed(a, b)
         if not (self._close(first, self.alone[0]) and self._close(second, self.alone[1])):

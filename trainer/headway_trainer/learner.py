@@ -1,7 +1,7 @@
 """The learner: loads the model, and resumes from `latest.json` or makes step 0 durable. `loop` then trains.
 
 The ranks see the same batch and take the same decisions. If killed at any point, the learner resumes at the
-last durable step. It takes the steps after it again, from the same groups.
+last durable step. It then takes the later steps again, from the same groups.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ from headway_trainer.termination import AT_END, EXIT, SHUTDOWN_GUARD, end, exit_
 
 
 class Learner:
-    """Weights and optimizer of one job, and the artifacts they leave; every method is collective."""
+    """Weights and optimizer of one job, and the artifacts that it writes. Every method is collective, except
+    `prepare` and `announced`."""
 
     def __init__(
         self,
@@ -71,7 +72,8 @@ class Learner:
         self._ranks = ranks
         self._layout = Layout(spec.output.uri, config.namespace, config.name, config.uid)
         self._journal = Journal(store, self._layout, Signer.of(key, self._layout))
-        # Before the model is loaded, because what was in force then decides which model it is.
+        # Read the checkpoint's record before loading the model: its settings in force say which model to
+        # load.
         self._latest: Checkpoint | None = ranks.share(self._journal.begin() if ranks.first else None)
         scratch = cache / "learner"
         self._sender = sender
@@ -94,12 +96,12 @@ class Learner:
         return InForce() if self._latest is None else self._latest.report.in_force
 
     def resume(self) -> StepReport:
-        """Resume the newest durable step, or make step 0 durable: the untrained weights."""
+        """Resume the newest durable step. For a new job, make step 0 durable: the untrained weights."""
         if (latest := self._latest) is None:
             log("new job")
             report = self._finish(PolicyVersion(incarnation=0, step=0), Stopwatch(), lambda seconds: {})
-            # Durable first: if it were announced earlier, a step 0 made again could not be distinguished from
-            # it.
+            # Make step 0 durable before announcing it. A crash in between would otherwise make a second step
+            # 0 that looks like the announced one.
             self.checkpointer.save(report)
             self.checkpointer.settle()
             return report
@@ -113,8 +115,8 @@ class Learner:
     def train(self, batch: TrainingBatch, incarnation: int, before: Stopwatch) -> StepReport:
         """Train one batch, publish its weights and record its step.
 
-        The version advances even without a gradient. `before` has the seconds since the last step was
-        recorded.
+        The version advances even if no group has a gradient. `before` has the seconds spent since the last
+        step was recorded.
 
         Raises:
             JobError: `InForceOutOfReach`: this learner cannot apply the settings that the batch needs.
@@ -155,8 +157,8 @@ class Learner:
     def remedy(self, batch: Batch, incarnation: int, before: Stopwatch) -> StepReport:
         """Carry out the directive of `batch`, publish the resulting weights and record the step.
 
-        A directive that cannot be done is refused before anything has changed, and the step is taken without
-        it. `before` is as for `train`.
+        If the learner cannot carry out the directive, it refuses it before changing anything, and takes the
+        step without it. `before` has the seconds spent since the last step was recorded.
         """
         watch = replace(before, seconds=dict(before.seconds))
         found = self._directives.decide(batch)
@@ -181,7 +183,7 @@ class Learner:
         )
 
     def _catch_up(self, in_force: InForce) -> None:
-        """Carry out a directive that was done after the step from which this learner resumed."""
+        """Apply the settings of directives that an earlier process carried out after the resumed step."""
         if in_force == self._parts.in_force:
             return
         if (refusal := self._parts.obstacle(in_force)) is not None:
@@ -199,27 +201,29 @@ class Learner:
         self.checkpointer.engine = self._parts.engine
 
     def follow(self, spec: RLTrainingJobSpec, in_force: InForce) -> None:
-        """Train by another spec from now on, as `Assembly.follow`."""
+        """Train with another spec from now on; see `Assembly.follow`."""
         self._spec = spec
         self._parts.follow(spec, in_force)
         self.checkpointer.engine = self._parts.engine
 
     def prepare(self, batch: Batch) -> TrainingBatch:
-        """Rows and advantages of a batch; only rank 0 has it before it is shared. No directive can change an
-        advantage."""
+        """Training rows and advantages of a batch. Only rank 0 calls it, before it shares the result.
+
+        It may use the present objective, because no directive can change an advantage.
+        """
         return training_batch(batch, self._parts.objective)
 
     def announced(self) -> None:
-        """Note that servers now learn of the newest weights."""
+        """Note that the coordinator has been informed of the newest weights."""
         if self._sender is not None:
             self._sender.announced()
 
     def header(self) -> str | None:
-        """As `Publisher.header`."""
+        """The result of `Publisher.header`."""
         return self._parts.publisher.header()
 
     def export(self, newest: StepReport) -> None:
-        """Write the newest weights whole into the store, so that they can be served."""
+        """Write the newest weights completely into the store, so that they can be served."""
         self._journal.refuse_superseded()
         self._parts.publisher.complete(self._store, newest.weights)
 
@@ -233,19 +237,21 @@ class Learner:
         if not self._ranks.first:
             return
         every = self._spec.evaluation.every_steps
-        # Servers may hold weights as old as was allowed before a directive.
+        # A directive may have lowered the staleness bound, and servers may still hold older weights.
         lag = max(spec.algorithm.max_steps_off_policy for spec in (self._spec, self._parts.spec))
         checkpoints = self.checkpointer.prune(validated, validating)
         folder = self._layout.all_weights
         uris = self._store.list(folder)
         weights = by_number(uris, folder)
         planned = [step for step in weights if every and due(step, every)]
-        # If weights are sent from memory, the status names the newest ones in the store.
+        # If the learner sends weights from memory, keep the newest full weights in the store: the status
+        # names them.
         full_every = self._spec.learner.weights.full_every_steps
         whole = [] if self._sender is None else [latest - latest % full_every]
         compared = [*planned, *validated, *validating, *whole]
         old = expired_weights(weights.keys(), latest, lag, checkpoints, compared)
-        # evaluation.everySteps may have changed, and a validation may be running.
+        # Keep weights with any validation groups: evaluation.everySteps may have changed, and a validation
+        # may be running.
         unseen = [step for step in old if not self._store.list(self._layout.validation_groups(step))]
         needed = built_on(weights.keys() - set(unseen), delta_steps(uris, folder))
         self._store.delete(uri for step in unseen if step not in needed for uri in weights[step])
@@ -263,7 +269,7 @@ class Learner:
         """Publish the present weights as `version` and record the step.
 
         Args:
-            metrics: makes metrics from seconds by the last part of a `timing_s/` name.
+            metrics: a function that makes metrics from seconds, by the last part of a `timing_s/` name.
             fields: further fields of the report.
         """
         self._journal.refuse_superseded()
@@ -295,7 +301,7 @@ def run(environ: Mapping[str, str]) -> None:
     """Run one learner process.
 
     Raises:
-        JobError: what a person must correct, or what a restart of the process may solve.
+        JobError: a person must correct something, or a restart of the process may solve the problem.
     """
     started = time.time()
     config = job_config.load(environ)
@@ -305,10 +311,10 @@ def run(environ: Mapping[str, str]) -> None:
     last_logs.begin(environ, config, own_keys.values(), container)
     AT_END.append(last_logs.keep_at_end)
     cache = Path(environ.get(names.ENV_CACHE, names.CACHE_DIR))
-    with not_final():  # the preflight has used this bucket already
+    with not_final():  # the preflight has already used this bucket, so a failure may pass
         store = open_store(config.spec.output, Patience())
     with ThreadPoolExecutor(1) as background:
-        # Ranks of a node share the folder: one fetches while all import and meet.
+        # Ranks of a node share the folder: one rank fetches while all import libraries and connect.
         here = _first_here(environ)
         fetching = background.submit(fetched, config.spec.model, store, cache) if here else None
         ranks = Ranks.join()
@@ -328,15 +334,17 @@ def run(environ: Mapping[str, str]) -> None:
         sender.close()
     if finished is None:
         log("stopped", shutdown_asked=SHUTDOWN_GUARD.asked)
-        # A process that ends because another got SIGTERM has not failed, and nobody evicted its pod.
+        # If only another rank got SIGTERM, this process has not failed and its pod was not evicted: exit with
+        # RESTART.
         end(EXIT if SHUTDOWN_GUARD.asked else RESTART)
     log("finished", reason=finished.reason)
     ranks.leave()
 
 
 def fetched(model: ModelSpec, store: Store, cache: Path) -> Path:
-    """Folder with the base model's files. It raises as `base_model.fetch`, but no failure is final."""
-    with not_final():  # the preflight has checked that it exists
+    """Folder with the base model's files. It raises the errors of `base_model.fetch`, but none is
+    permanent."""
+    with not_final():  # the preflight has checked that the model exists
         return fetch(model, store, cache)
 
 

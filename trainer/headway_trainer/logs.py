@@ -1,4 +1,4 @@
-"""One line of JSON an event, on standard output."""
+"""Logs each event as one line of JSON on standard output."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from headway_api import logs
 
 
 def log(event: str, **fields: object) -> None:
-    """Write `event` with its fields, and `rank` if there are several.
+    """Write `event` with its fields, and with `rank` if there are several ranks.
 
-    It prints instead of logging: DeepSpeed and torch configure `logging` as they like.
+    It prints instead of using `logging`, because DeepSpeed and torch change the configuration of `logging`.
     """
     of_rank: dict[str, object] = {}
     if os.environ.get("WORLD_SIZE", "1") != "1":

@@ -1,11 +1,12 @@
-"""The learner's loop once it is loaded: batch after batch, until the job ends.
+"""The learner's main loop after loading: trains batch after batch until the job ends.
 
     start      resume, announce
     loop       ask for batch n+1 -> advantages, optimizer steps -> weights -> announce n+1 -> checkpoint
     directive  if the batch is a directive: carry it out -> weights -> announce n+1 -> checkpoint
     end        410 from the coordinator: a last checkpoint, exit 0
-    SIGTERM    the same, exit 143 (44 if another rank got it)
-    silence    no answer from the coordinator for `PATIENCE`: the same, exit 43. The operator starts it again
+    SIGTERM    a last checkpoint, exit 143 (44 if another rank got the signal)
+    silence    no answer from the coordinator for `PATIENCE`: a last checkpoint, exit 43. The operator
+    restarts it
 
 Only rank 0 talks to the coordinator. After SIGTERM no rank does: the time left is for saving.
 """
@@ -34,12 +35,11 @@ from headway_trainer.stopwatch import Stopwatch
 from headway_trainer.termination import SHUTDOWN_GUARD
 
 SHORT_POLL: Final = 2.0
-"""Seconds of a poll while something is not durable: the longest that one rank can delay the others at
-SIGTERM."""
+"""Seconds of a poll while a step is not durable. A poll may delay the other ranks this long after SIGTERM."""
 
 
 class LearnerProtocol(Protocol):
-    """What the loop asks of a learner. Every method is collective, except `prepare` and `announced`."""
+    """The methods of a learner that the loop calls. All are collective, except `prepare` and `announced`."""
 
     checkpointer: CheckpointManager
 
@@ -47,7 +47,7 @@ class LearnerProtocol(Protocol):
         """Resume the newest durable step, or make step 0 durable."""
 
     def prepare(self, batch: Batch) -> TrainingBatch:
-        """Rows and advantages of a batch."""
+        """Training rows and advantages of a batch."""
 
     def train(self, batch: TrainingBatch, incarnation: int, before: Stopwatch) -> StepReport:
         """Train one batch, publish its weights and record its step."""
@@ -56,10 +56,10 @@ class LearnerProtocol(Protocol):
         """Carry out the directive of `batch`, publish the resulting weights and record the step."""
 
     def announced(self) -> None:
-        """Note that servers now learn of the newest weights."""
+        """Note that the coordinator has been informed of the newest weights."""
 
     def export(self, newest: StepReport) -> None:
-        """Write the newest weights whole into the store."""
+        """Write the newest weights completely into the store."""
 
     def prune(self, latest: int, validated: Sequence[int], validating: Sequence[int] = ()) -> None:
         """Delete files of the steps up to `latest` that are no longer kept."""
@@ -67,7 +67,7 @@ class LearnerProtocol(Protocol):
 
 @dataclass(frozen=True)
 class RankMessage:
-    """What rank 0 received, for all ranks."""
+    """The coordinator's answer to rank 0, as rank 0 shares it with all ranks."""
 
     received: TrainingBatch | Batch | Finished | CoordinatorUnreachableError | None
     """A `Batch` is sent only for its directive, and has no groups."""
@@ -88,13 +88,13 @@ def serve(
 ) -> Finished | None:
     """Train batch after batch until the coordinator has no more, or until any rank gets SIGTERM (None).
 
-    Only rank 0 has a coordinator. What was trained is durable at the end.
+    Only rank 0 has a `coordinator`. All trained steps are durable at the end.
 
     Args:
         started: when this process started, in Unix time.
 
     Raises:
-        CoordinatorUnreachableError: the coordinator did not answer; what was trained is durable then too.
+        CoordinatorUnreachableError: the coordinator did not answer. All trained steps are durable then too.
     """
     report = learner.resume()
     if coordinator:
@@ -113,7 +113,7 @@ def serve(
         learner.checkpointer.check()
         if probes:
             probes.record_progress()
-        # Every rank holds it, and none releases it before rank 0 knows that all is durable.
+        # Every rank keeps the guard until rank 0 knows that the step is durable.
         SHUTDOWN_GUARD.set(message.durable < report.step)
         stopped = _stopped(ranks)
         if stopped or isinstance(message.received, Finished | CoordinatorUnreachableError):
@@ -129,11 +129,11 @@ def serve(
         report = _step(learner, message.received, report.version.incarnation, watch)
         SHUTDOWN_GUARD.set(True)
         if _stopped(ranks):
-            _save(learner, report)  # a learner that resumes announces it
+            _save(learner, report)  # not announced here: the next learner announces the step when it resumes
             return None
         ended = time.time() if report.ended_at is None else report.ended_at
         if coordinator:
-            with suppress(CoordinatorUnreachableError):  # as above
+            with suppress(CoordinatorUnreachableError):  # `_next` tries again, and informs every rank
                 _announce(learner, coordinator, report)
         watch = Stopwatch({"report": max(0.0, time.time() - ended)}, ended)
         with watch("save_checkpoint"):
@@ -160,13 +160,13 @@ def _complete(
     report: StepReport,
     finished: Finished,
 ) -> None:
-    """Leave the newest weights whole in the store, once the coordinator has no more batches."""
+    """Write the newest weights completely into the store, once the coordinator has no more batches."""
     learner.export(report)
     learner.prune(report.step, finished.validated)
     if coordinator:
         _announced_again(learner, coordinator, report)
-    # A node that exits with 0 is not started again. If the first one failed before this point, it
-    # would wait for the others forever.
+    # Kubernetes does not restart a pod that exits with 0. If the first node failed before this point and
+    # restarted, it would wait forever for nodes that have already exited.
     ranks.barrier()
 
 
@@ -176,7 +176,8 @@ def _stopped(ranks: Ranks) -> bool:
 
 
 def _save(learner: LearnerProtocol, report: StepReport) -> None:
-    """Make `report`'s step durable in any case: when the job is over, the operator ends the learner."""
+    """Make `report`'s step durable, under the shutdown guard: the operator may send SIGTERM when the job
+    ends."""
     SHUTDOWN_GUARD.set(True)
     learner.checkpointer.save(report)
     learner.checkpointer.settle()

@@ -1,4 +1,4 @@
-"""How much memory there is for another copy of a model; checked before the copy is loaded."""
+"""Checks whether there is enough memory for another copy of a model, before the copy is loaded."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import torch
 from torch import nn
 
 ROOM: Final = 1.1
-"""A copy's size is multiplied by this: its forward pass and the allocator need memory too."""
+"""Factor on a copy's size: its forward pass and the allocator need memory too."""
 GIB: Final = 1 << 30
 
 
 def size(model: nn.Module) -> int:
-    """Bytes of all weights of a model, whether or not they are spread over ranks."""
+    """Bytes of all weights of a model, unsharded, even if ranks share them."""
     weights: list[Any] = list(model.parameters())
     return sum(getattr(weight, "ds_numel", weight.numel()) * weight.element_size() for weight in weights)
 
 
 def short_of(needed: int, processes: int, device: torch.device, root: Path = Path("/")) -> str:
-    """Which memory is too small for `needed` bytes in each of this node's `processes`; empty if they fit.
+    """Names each memory that is too small for `needed` bytes in each of this node's `processes`.
 
-    A copy is always read into the host's memory first.
+    The result is empty if the copies fit. Each copy needs host memory first, also if it moves to a GPU.
     """
     wanted = {"host memory": int(ROOM * needed * processes)}
     there = {"host memory": host_memory(root)}
@@ -39,9 +39,9 @@ def short_of(needed: int, processes: int, device: torch.device, root: Path = Pat
 
 
 def host_memory(root: Path = Path("/")) -> int:
-    """Bytes that this process may still take: of the machine, and of its control group if that has a limit.
+    """Free bytes of the machine, or of this process's control group if its limit leaves less.
 
-    Files that the kernel merely caches count as free.
+    Inactive page cache counts as free.
     """
     free = int(_numbers(root / "proc/meminfo")["MemAvailable:"]) * 1024
     group = root / "sys/fs/cgroup"
@@ -54,14 +54,15 @@ def host_memory(root: Path = Path("/")) -> int:
 
 
 def release() -> None:
-    """Free memory that nobody holds any more: models and engines are full of reference cycles."""
+    """Free the memory of dropped models and engines. They are full of reference cycles, so only the garbage
+    collector frees them."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
 def _device_memory(device: torch.device) -> int:
-    """Memory that is free for all, plus what this process has reserved and does not use."""
+    """Free bytes of the device, plus the bytes that this process has reserved and does not use."""
     free, _ = torch.cuda.mem_get_info(device)
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 

@@ -1,4 +1,4 @@
-"""What one step reports, under the names of `headway_api.metrics`. Pure."""
+"""Computes the metrics of one step, under the names of `headway_api.metrics`. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headway_trainer.step import StepResult
 def step_metrics(
     batch: TrainingBatch, updates: Sequence[StepResult], seconds: Mapping[str, float]
 ) -> dict[str, float]:
-    """Everything that `StepReport.metrics` says of a step. Numbers that are not finite are left out.
+    """All values for `StepReport.metrics` of one step, without those that are not finite.
 
     Args:
         updates: the optimizer steps taken; none if no group had a gradient.
@@ -107,8 +107,8 @@ def _objective(updates: Sequence[StepResult]) -> dict[str, float]:
 def _effective(tokens: Mapping[str, float]) -> float:
     """Kish's effective sample size (1965) as a share of the tokens, with weights w = trained / sampled.
 
-    (sum w)^2 / (n sum w^2). The mean of w follows from the means of k3 = w - 1 - log w and of kl = -log w.
-    NaN if the weights are too large or too small for it.
+    It is (sum w)^2 / (n sum w^2). The mean of w follows from the means of k3 = w - 1 - log w and kl = -log w.
+    The result is NaN if the squares of the weights underflow or are not numbers.
     """
     mean, squared = tokens["k3"] + 1 - tokens["kl"], tokens["weight_squared"]
     return mean * mean / squared if squared > 0 else math.nan

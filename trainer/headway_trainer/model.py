@@ -32,7 +32,7 @@ def load(folder: Path, spec: ModelSpec, seed: int) -> nn.Module:
     Raises:
         JobError: `ModelNotLoadable`: the folder does not hold a complete causal language model.
             `LoraTargetsUnusable`: a name in spec.model.lora.targets matches no linear module.
-            `RopeDependsOnLength`: a row's log-probabilities would depend on other rows.
+            `RopeDependsOnLength`: the rotary embedding would make a row depend on other rows' lengths.
     """
     with lean():
         from transformers import AutoConfig, AutoModelForCausalLM
@@ -49,14 +49,14 @@ def load(folder: Path, spec: ModelSpec, seed: int) -> nn.Module:
             ignore_mismatched_sizes=True,  # refused below, with their names
             output_loading_info=True,
         )
-    # from_pretrained raises whatever its reader raises (safetensors, JSON, pickle). Each error means that
-    # this folder does not hold a model.
+    # from_pretrained passes on any exception of the file readers (safetensors, JSON, pickle). Each one means
+    # that this folder does not hold a model.
     except Exception as error:
         raise _not_loadable(spec, f"{type(error).__name__}: {error}") from error
     model, info = found
     if other := info["mismatched_keys"]:
         raise _not_loadable(spec, _of_other_sizes(other))
-    if missing := info["missing_keys"]:  # transformers makes them random, and only logs it
+    if missing := info["missing_keys"]:  # transformers fills them with random values, and only logs it
         raise _not_loadable(spec, _left_out(missing))
     model.config.use_cache = False
     rope.fix(model, spec.context_length)
@@ -82,7 +82,7 @@ def _of_other_sizes(tensors: Collection[tuple[str, Sequence[int], Sequence[int]]
 
 
 def _left_out(tensors: Collection[str]) -> str:
-    """Describe tensors that config.json asks for and that no weights file has."""
+    """Describe tensors that config.json requires but no weights file has."""
     return (
         f"the weights lack {len(tensors)} of the tensors that config.json asks for, {min(tensors)} among them"
     )
@@ -93,10 +93,10 @@ def _size(shape: Sequence[int]) -> str:
 
 
 def reference(folder: Path, spec: RLTrainingJobSpec, device: torch.device) -> nn.Module | None:
-    """The untrained weights, to penalize the divergence from them.
+    """A frozen copy of the untrained model, for the divergence penalty.
 
-    None if the job does not penalize it, or if the adapter can be switched off instead. Each process needs a
-    whole model's memory for it, whatever the ZeRO stage.
+    It is None if the job has no such penalty, or if the adapter can be switched off instead. Each process
+    needs memory for a whole model, whatever the ZeRO stage.
     """
     if not needs_copy(spec):
         return None
@@ -113,18 +113,19 @@ def save_memory(model: nn.Module) -> None:
     checkpointed: Any = model
     checkpointed.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     for module in model.modules():
-        # Recomputation acts only in training mode. In that mode routers may choose experts at random, which
-        # no sampler does. So only the recomputed layers enter training mode, and not the modules within them.
+        # Recomputation acts only in training mode. In that mode MoE routers may choose experts at random,
+        # which the sampler never does. So only the recomputed layers enter training mode, not the modules in
+        # them.
         if vars(module).get("gradient_checkpointing"):
             module.training = True
 
 
 @contextmanager
 def dropping(model: nn.Module, *draw: int) -> Iterator[None]:
-    """Within this context the adapter's dropout acts, if it has any: for a forward pass with gradients.
+    """Turn on the adapter's dropout, if it has any, within this context: for a forward pass with gradients.
 
     Args:
-        draw: what the dropout masks are a function of. Without dropout nothing is drawn.
+        draw: numbers that seed the dropout masks. Without dropout, the random state does not change.
     """
     modules = _dropouts(model)
     if modules:
@@ -148,14 +149,16 @@ def _dropouts(model: nn.Module) -> list[nn.Dropout]:
 
 
 def vocabulary(model: nn.Module) -> int:
-    """Number of token ids the model knows."""
+    """Number of token ids in the model's vocabulary."""
     config: Any = model.config
     return int(config.get_text_config().vocab_size)
 
 
 def _no_dropout(config: Any) -> None:
-    """Set every dropout of the configuration to 0, also in its parts: `save_memory` puts layers in training
-    mode."""
+    """Set every dropout of the configuration and its sub-configurations to 0.
+
+    This is necessary because `save_memory` puts layers in training mode.
+    """
     for name, value in vars(config).items():
         if isinstance(value, float) and name.endswith(("dropout", "pdrop", "dropout_rate", "layerdrop")):
             setattr(config, name, 0.0)
@@ -178,7 +181,7 @@ def _linear(model: Any) -> tuple[list[str], list[str]]:
 
 
 def with_adapter(model: nn.Module, lora: Lora, seed: int) -> nn.Module:
-    """`model`, frozen, with an adapter whose first weights are a function of `seed`.
+    """`model`, frozen, with an adapter whose initial weights are a function of `seed`.
 
     Raises:
         JobError: `LoraTargetsUnusable`.
@@ -188,8 +191,8 @@ def with_adapter(model: nn.Module, lora: Lora, seed: int) -> nn.Module:
 
     modules, head = _linear(model)
     if unknown := lora_targets.unmatched(lora.targets, [*modules, *head]):
-        # PEFT silently skips an unknown name if others match. On an embedding it makes an adapter that no
-        # server takes.
+        # PEFT silently skips an unknown name if other names match. For the name of an embedding it makes an
+        # adapter that no rollout server can load.
         raise JobError(
             "LoraTargetsUnusable",
             f"{', '.join(unknown)}: the trained model has no linear module of that name; name some of "
@@ -200,7 +203,7 @@ def with_adapter(model: nn.Module, lora: Lora, seed: int) -> nn.Module:
     config = LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
-        # Full paths: PEFT matches names, and "all-linear", to experts as well.
+        # Give full paths: PEFT would match short names, and "all-linear", to experts as well.
         target_modules=sorted(lora_targets.matched(lora.targets, [*modules, *head]) or modules),
         lora_dropout=lora.dropout,
         use_rslora=lora.rs_lora,

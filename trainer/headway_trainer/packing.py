@@ -1,12 +1,12 @@
 """Packs rows into micro-batches of nearly equal cost, the same number on every rank.
 
-In a packed micro-batch the rows follow one another, without padding. Models that cannot be packed get
-rectangles: rows padded on the right to the longest. Attention is causal, so padding changes nothing to its
-left. Rows of similar length share a rectangle, and at most `WASTE` of it is padding.
+In a packed micro-batch the rows follow one another, without padding. Models that do not support packing get
+rectangles: rows padded on the right to the longest. Attention is causal, so padding does not change the
+tokens to its left. Rows of similar length share a rectangle, and at most `WASTE` of it is padding.
 
-Unequal counts would crash or hang the collectives. So a rank with too few gets an empty micro-batch, to which
-the engine gives zero loss. The n-th micro-batches of all ranks run side by side and wait for one another. So
-their costs are nearly equal, and the ranks' sums too.
+Unequal counts would crash or hang the collectives. So a rank with too few micro-batches gets empty ones,
+whose loss is 0. The n-th micro-batches of all ranks run at the same time and wait for one another. So the
+plan gives them nearly equal costs, and the ranks nearly equal totals.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from dataclasses import dataclass
 from typing import Final
 
 Rows = tuple[int, ...]
-"""Indices of the rows of one micro-batch, longest first; empty for one of zero loss."""
+"""Indices of the rows of one micro-batch, longest first; empty for an empty micro-batch."""
 WASTE: Final = 0.05
-"""Largest part of a rectangle that may be padding."""
+"""Largest share of a rectangle's tokens that may be padding."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How micro-batches are laid out, and what a token costs in the model."""
+    """Whether micro-batches are packed or padded, and the cost of a row in the model."""
 
     packed: bool = False
-    """Whether rows follow one another; otherwise they are padded to a rectangle."""
+    """True if rows are packed into one sequence, False if they are padded to a rectangle."""
     quadratic: float = 0.0
     """A row of n tokens costs n + quadratic * n^2, in units of one token's linear layers."""
 
@@ -49,15 +49,16 @@ class Layout:
 
 
 def plan(lengths: Sequence[int], max_tokens: int, ranks: int, layout: Layout = Layout()) -> list[list[Rows]]:
-    """Micro-batches of every rank: each row in exactly one.
+    """Plan the micro-batches of every rank. Each row is in exactly one micro-batch.
 
     Args:
         lengths: tokens of each row.
-        max_tokens: tokens of one micro-batch, padding included; a longer row gets its own.
+        max_tokens: maximum tokens of one micro-batch, padding included. A longer row gets its own
+            micro-batch.
         ranks: number of processes.
-        layout: packed or padded, and what a row costs.
+        layout: packed or padded, and the cost of a row.
     Returns:
-        For each rank its micro-batches; all ranks have equally many.
+        The micro-batches of each rank; all ranks have the same number.
     """
     order = sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
     if not order:
@@ -68,8 +69,10 @@ def plan(lengths: Sequence[int], max_tokens: int, ranks: int, layout: Layout = L
 
 
 def _packed(descending: Sequence[int], max_tokens: int, ranks: int, layout: Layout) -> list[Rows]:
-    """A multiple of `ranks` micro-batches, as few as greedy filling allows: at most about twice the fewest
-    possible."""
+    """Pack into as few micro-batches as greedy filling allows; their number is a multiple of `ranks`.
+
+    It is at most about twice the smallest possible number.
+    """
     own = sum(length >= max_tokens for length in descending)
     shared = sum(descending[own:])
     rounds = -(-(own + -(-shared // max_tokens)) // ranks)
@@ -79,7 +82,7 @@ def _packed(descending: Sequence[int], max_tokens: int, ranks: int, layout: Layo
 
 
 def _spread(descending: Sequence[int], max_tokens: int, count: int, layout: Layout) -> list[Rows] | None:
-    """Put each row, longest first, into the cheapest micro-batch with room; None if a row finds no room."""
+    """Put each row, longest first, into the cheapest micro-batch with room; None if a row fits nowhere."""
     batches: list[list[int]] = [[] for _ in range(count)]
     tokens = [0] * count
     heap = [(0.0, batch) for batch in range(count)]
@@ -98,7 +101,10 @@ def _spread(descending: Sequence[int], max_tokens: int, count: int, layout: Layo
 
 
 def _rectangles(descending: Sequence[int], max_tokens: int, ranks: int, layout: Layout) -> list[Rows]:
-    """At most a multiple of `ranks` rectangles, each with as few tokens as that number allows."""
+    """Group rows into rectangles with the smallest possible maximum of tokens.
+
+    There are at most as many rectangles as `max_tokens` requires, rounded up to a multiple of `ranks`.
+    """
     count = ranks * -(-len(_fill(descending, max_tokens)) // ranks)
     low, high = 1, max_tokens
     while low < high:
@@ -112,7 +118,10 @@ def _rectangles(descending: Sequence[int], max_tokens: int, ranks: int, layout: 
 
 
 def _fill(descending: Sequence[int], max_tokens: int) -> list[tuple[int, int]]:
-    """Greedy runs `[start, end)` of rows sorted by length, within `max_tokens` (or one row) and `WASTE`."""
+    """Fill runs `[start, end)` of rows greedily, within `max_tokens` and `WASTE`. A run has at least one row.
+
+    The rows are sorted by length.
+    """
     chunks: list[tuple[int, int]] = []
     start = 0
     while start < len(descending):
@@ -130,7 +139,7 @@ def _fill(descending: Sequence[int], max_tokens: int) -> list[tuple[int, int]]:
 def _split(
     chunks: list[tuple[int, int]], descending: Sequence[int], count: int, layout: Layout
 ) -> list[tuple[int, int]]:
-    """Halve the costliest run of several rows until there are `count` runs, or no run can be halved."""
+    """Split the costliest run in half until there are `count` runs, or every run has one row."""
 
     def entry(start: int, end: int) -> tuple[float, int, int]:
         return -(end - start) * layout.of_row(descending[start]), start, end
@@ -150,8 +159,10 @@ def _split(
 
 
 def _deal(batches: list[Rows], lengths: Sequence[int], ranks: int, layout: Layout) -> list[list[Rows]]:
-    """Deal in rounds of `ranks`, costliest first; in each round the rank with the lowest total gets the
-    costliest."""
+    """Assign micro-batches to ranks in rounds of `ranks`, costliest first.
+
+    In each round the rank with the lowest total cost gets the costliest micro-batch.
+    """
     ranked = sorted(batches, key=lambda rows: (-layout.cost(rows, lengths), rows))
     dealt: list[list[Rows]] = [[] for _ in range(ranks)]
     totals = [0.0] * ranks

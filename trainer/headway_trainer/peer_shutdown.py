@@ -1,13 +1,14 @@
-"""How the pods of one learner learn that one of them must stop.
+"""Lets the pods of one learner know that one of them must stop.
 
-When a pod goes, the ranks of all others fail in a collective. To them a drained node looks like a crash, but
-a disruption is not a failure of the learner. So a pod leaves a note as soon as it gets SIGTERM. A pod whose
-ranks failed without a reason of their own looks for that note first.
+When a pod stops, the ranks of all other pods fail in a collective. They cannot distinguish a drained node
+from a crash, but a disruption is not a failure of the learner. So a pod leaves a note as soon as it gets
+SIGTERM. If a pod's ranks fail without an explanation, the pod looks for such a note before it reports a
+failure.
 
-The note lies in a store that the first pod holds, where the pods meet. If the first pod is gone, the others
-treat that like a note: the first pod's own exit says whether it failed. The first pod itself needs a note. So
-a failure without a note counts at least once, at the first pod's exit or at the faulty pod's. A permanent
-failure therefore ends the job.
+The note lies in a rendezvous store that the first pod serves. If the first pod is gone, the other pods act as
+if they had found a note: the first pod's own exit says whether it failed. The first pod itself needs a note.
+So a failure without a note is counted at least once, at the exit of the first pod or of the faulty pod. A
+lasting failure therefore ends the job.
 """
 
 from __future__ import annotations
@@ -22,18 +23,21 @@ if TYPE_CHECKING:
 
 NOTE: Final = "headway/stopping"
 CONNECT_SECONDS: Final = 12.0
-"""Longest time to connect to the first pod. Torch asks the DNS twice a connection; a lost answer costs 5 s.
-"""
+"""Maximum seconds to connect to the first pod. Torch makes two DNS queries per connection, and each lost
+answer costs 5 s."""
 LOOK_SECONDS: Final = 5.0
-"""Longest delay of a note after the failure: a pod that goes gets SIGTERM no later than its ranks do. The
-first pod looks twice as long. It holds the store, and the others would read its exit as a note."""
+"""Maximum seconds that a pod waits for a note after its ranks failed.
+
+This is enough, because a stopping pod gets SIGTERM no later than its ranks do. The first pod waits twice as
+long: it serves the store, and the other pods would treat its exit as a note.
+"""
 
 
 class PeerShutdown:
-    """One pod's view of the other pods of its learner."""
+    """One pod's connection to the notes of its learner's pods."""
 
     def __init__(self, node_rank: int, master: str, port: int) -> None:
-        """`master` and `port` say where the pods meet."""
+        """`master` and `port` are the address of the rendezvous store in the first pod."""
         self._first = node_rank == 0
         self._master = master
         self._port = port
@@ -41,7 +45,7 @@ class PeerShutdown:
         self._meeting = False
 
     def meet(self) -> None:
-        """Begin to meet. The first pod holds the store of the notes until its process ends."""
+        """Enable notes from now on. The first pod serves their store until its process ends."""
         if self._first:
             # Torch's agent later opens a store at the same port, and shares this one.
             self._open_store = _store("127.0.0.1", self._port, is_master=True, multi_tenant=True)
@@ -59,8 +63,8 @@ class PeerShutdown:
             log("no other pod can be notified of the end", why=str(error).partition("\n")[0])
 
     def stopped(self) -> bool:
-        """Whether this pod's ranks failed because another pod goes, as far as this pod can say. If so, the
-        learner itself did not fail."""
+        """Whether this pod's ranks failed because another pod must stop, as far as this pod can tell. If so,
+        the learner itself did not fail."""
         from torch.distributed import DistNetworkError, DistStoreError
 
         try:

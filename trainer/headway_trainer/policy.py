@@ -1,9 +1,10 @@
 """The model as a policy: log-probabilities of the action tokens of a micro-batch.
 
-The output head, the widest matrix of all, sees only the positions that predict an action token. The head and
-the softmax work through these positions in chunks, which the backward pass computes again. So memory holds
+The output head, the widest matrix of all, gets only the positions that predict an action token. The head and
+the softmax process these positions in chunks, which the backward pass computes again. So memory holds only
 one chunk's logits, and does not grow with vocabulary x length. All chunks run inside one call of the head,
-because its weight may be sharded. Ranks with unequal numbers of action tokens must gather it equally often.
+because its weight may be sharded. Then all ranks must gather the weight the same number of times, although
+their numbers of action tokens differ.
 """
 
 from __future__ import annotations
@@ -24,50 +25,52 @@ from headway_trainer.packing import Layout
 
 Forward = Callable[..., Any]
 CHUNK: Final = 2**26
-"""Logits of one chunk: 256 MiB in float32. The backward pass holds about four such blocks at once."""
+"""Number of logits in one chunk: 256 MiB in float32. The backward pass holds about four such blocks at
+once."""
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Rows in one rectangle, or one after the other, and the T action tokens in them."""
+    """Training rows, padded to a rectangle or packed into one sequence, and their T action tokens."""
 
     tokens_BL: Tensor
     positions_T: Tensor
-    """Index in the flattened tokens at which each action token is predicted: one before its own."""
+    """Index in the flattened tokens at which each action token is predicted: one before the token itself."""
     targets_T: Tensor
     sampler_T: Tensor
     advantage_T: Tensor
     weight_T: Tensor
     """The weight of each token's loss in the optimizer step."""
     row_T: Tensor
-    """Which of the micro-batch's rows each token belongs to, counted from 0."""
+    """Index of each token's row in the micro-batch, from 0."""
     spans: RowSpans | None = None
-    """The spans of rows that follow one another; None in a rectangle."""
+    """The spans of packed rows; None for a rectangle."""
     empty: bool = False
-    """True for a micro-batch that only keeps the ranks in step: its loss is 0."""
+    """True for a micro-batch that only lets this rank take part in the collectives: its loss is 0."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the policy predicts for each action token."""
+    """The policy's prediction for each action token."""
 
     logprob_T: Tensor
     entropy_T: Tensor
-    """In nats, of the whole distribution at the sampling temperature; with a gradient if asked for."""
+    """Entropy in nats of the distribution at the sampling temperature. It has a gradient only on request."""
 
 
 @dataclass(frozen=True)
 class _Question:
-    """What the head must compute while a micro-batch runs."""
+    """What the replaced head must compute in one forward pass."""
 
     positions_T: Tensor
     targets_T: Tensor | None
-    """None asks for the logits themselves."""
+    """Token ids whose log-probabilities to compute; None to return the logits themselves."""
     entropy_gradient: bool = False
 
 
 def micro_batch(rows: Sequence[LearnerRow], device: torch.device, *, packed: bool = False) -> MicroBatch:
-    """`rows` padded on the right, or `packed` without padding; without rows, the empty micro-batch."""
+    """The micro-batch of `rows`: padded on the right, or `packed` without padding. Without rows, an empty
+    one."""
     if not rows:
         zero = torch.zeros(1, device=device)
         start = torch.zeros(1, dtype=torch.long, device=device)
@@ -98,7 +101,7 @@ def micro_batch(rows: Sequence[LearnerRow], device: torch.device, *, packed: boo
 
 
 class Policy:
-    """Runs `forward` (the bare model or an engine around it) and evaluates action tokens."""
+    """Runs `forward` (the model, or an engine that wraps it) and evaluates action tokens."""
 
     def __init__(
         self, forward: Forward, model: nn.Module, temperature: float, frozen: nn.Module | None = None
@@ -106,39 +109,44 @@ class Policy:
         """Create the policy after the engine, because its hooks on the head must run after the engine's.
 
         Args:
-            forward: runs `model`.
+            forward: the function that runs `model`.
             model: the model with the output head.
-            temperature: the sampler's. It divides the logits, as it did for the recorded log-probabilities.
-            frozen: the untrained weights, for `reference`, if `model` has no adapter to switch off.
+            temperature: the sampler's temperature. It divides the logits, as for the recorded
+                log-probabilities.
+            frozen: a model with the untrained weights, for `reference`, if `model` has no adapter to switch
+                off.
         """
         self.layout = Layout()
-        """The layout of micro-batches; padded until packing is proved to work."""
+        """The layout of micro-batches; padded until a test shows that packing works (`layout.choose`)."""
         self.model = model
         self._temperature = temperature
         self.frozen: Policy | None = None
-        """The untrained weights, for `reference`; set by `refer_to`."""
+        """A policy with the untrained weights, for `reference`; set by `refer_to`."""
         self.refer_to(frozen)
         self._forward = forward
         self._question: _Question | None = None
         self._answer_1T2: Tensor | None = None
         self.finish: Callable[[Tensor], Tensor] | None = None
-        """The model's last lines, run on each chunk. None until they are proved: then all logits are taken at
-        once."""
-        self._vocabulary = int(model.config.get_text_config().vocab_size)  # type: ignore[union-attr, operator]
-        head = output_head(model)
+        """The model's operations after the head (`head.finish`), run on each chunk of logits.
+
+        If it is None, all logits are computed at once. `layout.choose` sets it if a test succeeds.
+        """
+        self._vocabulary = int(model.config.get_text_config().vocab_size)  # type: ignore[union-attr,
+        operator] head = output_head(model)
         self._project: Callable[[Tensor], Tensor] = head.forward
         head.forward = self._head
         head.register_forward_pre_hook(self._select)
         head.register_forward_hook(self._keep)
 
     def refer_to(self, frozen: nn.Module | None) -> None:
-        """Make `reference` use a copy of the untrained weights from now on, or none."""
+        """Make `reference` use `frozen`, a copy of the untrained model, from now on. None removes the
+        copy."""
         self.frozen = None if frozen is None else Policy(frozen, frozen, self._temperature)
 
     def __call__(self, batch: MicroBatch, entropy_gradient: bool = False) -> Prediction:
         """Log-probability and entropy of each action token, in float32.
 
-        The entropy has a gradient only if `entropy_gradient` asks for one.
+        The entropy has a gradient only if `entropy_gradient` is True.
         """
         if self.finish is None:
             logits_TV = self._logits(_Question(batch.positions_T, None), batch)
@@ -147,7 +155,7 @@ class Policy:
             question = _Question(batch.positions_T, batch.targets_T, entropy_gradient)
             through = self._run(question, batch.tokens_BL, batch.spans)
             assert self._answer_1T2 is not None
-            # The engine has hooks on what the model returns, so the loss must depend on it.
+            # The engine has hooks on the model's output, so the loss must depend on that output.
             answer_T2, self._answer_1T2 = self._answer_1T2[0] + through.float().sum() * 0.0, None
         logprob_T, entropy_T = answer_T2.unbind(1)
         return Prediction(logprob_T, entropy_T if entropy_gradient else entropy_T.detach())
@@ -155,12 +163,12 @@ class Policy:
     def reference(self, batch: MicroBatch) -> Tensor:
         """Log-probabilities under the untrained base model, in float32 and without gradient.
 
-        It costs one forward pass; call it before the policy's own. With an adapter it uses the same weights
-        with the adapter switched off. If every weight is trained, it uses the frozen copy: one more whole
-        model in the memory of each process.
+        It costs one forward pass. Call it before the policy's own forward pass. With an adapter it runs the
+        same model with the adapter switched off. If every weight is trained, it runs the frozen copy, which
+        takes the memory of one more model in each process.
 
         Raises:
-            ValueError: the policy was made without a frozen copy, and has no adapter.
+            ValueError: the policy has neither a frozen copy nor an adapter.
         """
         with torch.no_grad():
             if self.frozen is not None:
@@ -171,7 +179,9 @@ class Policy:
                 return self(batch).logprob_T
 
     def logits(self, tokens_BL: Tensor, positions_T: Tensor) -> Tensor:
-        """Raw logits at positions of the flattened rectangle, (T, V) in float32."""
+        """Logits, not divided by the temperature, at `positions_T` of the flattened `tokens_BL`; (T, V),
+        float32.
+        """
         return self._run(_Question(positions_T, None), tokens_BL, None)[0].float()
 
     def _logits(self, question: _Question, batch: MicroBatch) -> Tensor:
@@ -217,7 +227,7 @@ class Policy:
         return torch.cat(answers)[None]
 
     def _keep(self, head: nn.Module, inputs: tuple[Tensor, ...], output_1T2: Tensor) -> Tensor | None:
-        """Keep the answer from the model's last lines, which expect logits; they get a zero."""
+        """Keep the head's result, and pass a zero on: the model's next operations expect logits."""
         if self._question is None or self._question.targets_T is None:
             return None
         self._answer_1T2 = output_1T2

@@ -1,7 +1,7 @@
 """Answers Kubernetes' probes of a learner pod: liveness and readiness.
 
-Alive means that something was finished within `STALL` seconds, so a collective that hangs is not alive. Ready
-means that the coordinator knows the step of this learner.
+A learner is alive if its loop made progress within `STALL` seconds. So a learner whose collective hangs is
+not alive. It is ready once the coordinator knows its step.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ from typing import Final
 from headway_wire.threads import ThreadedServer
 
 STALL: Final = 4 * 3600.0
-"""Longer than ranks wait for one another (`ranks.CONTROL_TIMEOUT`), and than a resumption with its download
-and conversion. So slow work does not look like a hung process. Ranks that wait for a hung one end by
-themselves."""
+"""Seconds without progress after which the learner is not alive.
+
+It is longer than ranks wait for one another (`ranks.CONTROL_TIMEOUT`), and longer than a resumption with its
+download and conversion. So slow work does not look like a hung process. Ranks that wait for a hung rank end
+by themselves.
+"""
 
 
 class Probes:
@@ -35,23 +38,23 @@ class Probes:
                 self.end_headers()
 
             def log_message(self, format: str, *args: object) -> None:
-                """Probes are not worth a line."""
+                """Do nothing: requests of probes need no line in the log."""
 
         self._server = ThreadedServer(port, Handler)
         self._server.start("probes")
 
     @property
     def port(self) -> int:
-        """The port that it listens on; useful when asked for port 0."""
+        """The port that the server listens on; useful after construction with port 0."""
         return self._server.port
 
     @property
     def alive(self) -> bool:
-        """Whether there was a beat lately."""
+        """Whether there was progress within the last `STALL` seconds."""
         return time.monotonic() - self._progressed < STALL
 
     def record_progress(self) -> None:
-        """Record that something was finished."""
+        """Record that the loop made progress."""
         self._progressed = time.monotonic()
 
     def close(self) -> None:

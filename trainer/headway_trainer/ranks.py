@@ -1,7 +1,7 @@
 """The learner's processes as one group: this process's rank, and messages between ranks.
 
-Only rank 0 uses HTTP and writes pointers. What it learns reaches the others through `share`. Control messages
-travel over gloo on the CPU, gradients over the accelerator's own backend.
+Only rank 0 talks to the coordinator and writes pointers. It passes what it received to the others with
+`share`. Control messages use gloo on the CPU, and gradients use the accelerator's own backend.
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ from torch import Tensor
 Value = TypeVar("Value")
 
 COLLECTIVE_TIMEOUT: Final = timedelta(minutes=30)
-"""Longest that one rank may be behind the others while all compute the same: gradients, weights."""
+"""How long one rank may be behind the others in a collective of training (gradients, weights)."""
 CONTROL_TIMEOUT: Final = timedelta(hours=2)
-"""Longest that one rank may work (a download, a conversion, an upload) while the others wait for it. The
-others notice a process that is gone at once, by its closed connections. So this bounds one that hangs."""
+"""How long one rank may work (a download, a conversion, an upload) while the others wait for it. If a process
+ends, the others notice at once, by its closed connections. So this limit matters only for a process that
+hangs.
+"""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process's place among `world`, and the control channel."""
+    """This process's position among `world` processes, and their control channel."""
 
     rank: int
     local_rank: int
@@ -36,7 +38,7 @@ class Ranks:
 
     @classmethod
     def join(cls) -> Ranks:
-        """Meet the other processes, as RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say."""
+        """Join the other processes, as RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT specify."""
         rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         local_rank = int(os.environ["LOCAL_RANK"])
         # cuDNN would make a plan for every new row length, which costs seconds in every step.
@@ -58,18 +60,19 @@ class Ranks:
 
     @property
     def device(self) -> torch.device:
-        """Where this process computes."""
+        """The device of this process."""
         return torch.device("cuda", self.local_rank) if torch.cuda.is_available() else torch.device("cpu")
 
     def share(self, value: Value) -> Value:
-        """What rank 0 passed, on every rank. It must be picklable; what the others pass is ignored."""
+        """Rank 0's `value`, on every rank. It must be picklable; the values of the other ranks are
+        ignored."""
         box = [value]
         if self.world > 1:
             dist.broadcast_object_list(box, src=0, group=self.control)
         return box[0]
 
     def gather(self, value: Value) -> list[Value]:
-        """What each rank passed, in rank order, on every rank."""
+        """The values of all ranks, in rank order, on every rank."""
         if self.world == 1:
             return [value]
         values: list[Value | None] = [None] * self.world
@@ -77,21 +80,21 @@ class Ranks:
         return values  # type: ignore[return-value]
 
     def total(self, values: Sequence[float]) -> list[float]:
-        """Sums over the ranks."""
+        """Elementwise sums over the ranks, on every rank."""
         return self._reduce(values, dist.ReduceOp.SUM)
 
     def maximum(self, values: Sequence[float]) -> list[float]:
-        """Maxima over the ranks."""
+        """Elementwise maxima over the ranks, on every rank."""
         return self._reduce(values, dist.ReduceOp.MAX)
 
     def added(self, mine: Tensor) -> Tensor:
-        """The sum of what the ranks passed: tensors of one shape on the CPU."""
+        """The sum of the ranks' tensors, which have one shape and are on the CPU. It changes `mine`."""
         if self.world > 1:
             dist.all_reduce(mine, group=self.control)
         return mine
 
     def barrier(self) -> None:
-        """Wait until every rank is here."""
+        """Wait until every rank has called this."""
         if self.world > 1:
             dist.barrier(group=self.control)
 

@@ -1,8 +1,8 @@
-"""Advantages: the scored episodes of a batch in, one number for each turn of each episode out.
+"""Computes advantages: one number for each turn of each scored episode of a batch.
 
-No mean and no standard deviation includes an `InfraError` episode. Some groups have rewards that are all
-equal up to rounding, or a single episode. They have advantage exactly 0 under every method that
-subtracts the group's mean and does not whiten. Otherwise a deviation near 0 would magnify rounding errors.
+No mean and no standard deviation includes an `InfraError` episode. Some groups have only one episode, or
+rewards that are all equal up to rounding. Every method that subtracts the group's mean and does not whiten
+gives them advantage exactly 0. Otherwise a standard deviation near 0 would magnify rounding errors.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ WHITENING_EPSILON: Final = 1e-8
 
 @dataclass(frozen=True)
 class Scored:
-    """What an advantage may know about one episode."""
+    """The inputs of an advantage function about one episode."""
 
     reward: float
     turn_tokens: tuple[int, ...]
     """Action tokens of each turn, in the order of the turns; (0,) for an episode without any."""
     turn_rewards: tuple[float, ...] | None = None
-    """What each turn earned; they add up to `reward`. None: all of the reward came at the end."""
+    """The reward of each turn; their sum is `reward`. None if the whole reward belongs to the last turn."""
 
     @property
     def action_tokens(self) -> int:
@@ -40,7 +40,7 @@ class Scored:
         return sum(self.turn_tokens)
 
     def returns(self, gamma: float) -> Numbers:
-        """Return of each turn: its reward and those after it, discounted by `gamma` a turn."""
+        """Return of each turn: its reward plus the rewards of later turns, discounted by `gamma` per turn."""
         rewards = self.turn_rewards or (0.0,) * (len(self.turn_tokens) - 1) + (self.reward,)
         running, found = 0.0, np.zeros(len(self.turn_tokens))
         for turn in reversed(range(len(found))):
@@ -61,13 +61,13 @@ Group = Sequence[Scored]
 AdvantageFunction = Callable[[Sequence[Group], AdvantageSettings], list[list[Numbers]]]
 """Groups of a batch -> the advantage of each turn for each group and episode, in float64."""
 EpisodeFunction = Callable[[Numbers, Numbers, AdvantageSettings], Numbers]
-"""Rewards of a group and action tokens of its episodes -> advantage of each episode."""
+"""Rewards of a group's episodes and their numbers of action tokens -> advantage of each episode."""
 
 ADVANTAGES: Final[Table[AdvantageFunction]] = Table("spec.algorithm.advantage.method")
 
 
 def advantage(name: str) -> Callable[[AdvantageFunction], AdvantageFunction]:
-    """Register a function of a whole batch as an advantage method."""
+    """Register, as an advantage method, a function that takes a whole batch."""
 
     def register(function: AdvantageFunction) -> AdvantageFunction:
         ADVANTAGES.add(name, function)
@@ -77,7 +77,10 @@ def advantage(name: str) -> Callable[[AdvantageFunction], AdvantageFunction]:
 
 
 def episode_advantage(name: str) -> Callable[[EpisodeFunction], EpisodeFunction]:
-    """Register a function of one group's rewards: every turn of an episode has the same advantage."""
+    """Register, as an advantage method, a function that takes one group's rewards.
+
+    Every turn of an episode then has the same advantage.
+    """
 
     def register(function: EpisodeFunction) -> EpisodeFunction:
         ADVANTAGES.add(name, of_each_group(function))
@@ -87,7 +90,7 @@ def episode_advantage(name: str) -> Callable[[EpisodeFunction], EpisodeFunction]
 
 
 def of_each_group(function: EpisodeFunction) -> AdvantageFunction:
-    """A function of one group's rewards, for every group of a batch."""
+    """An advantage method that applies `function`, which takes one group, to every group of a batch."""
 
     def of_batch(groups: Sequence[Group], settings: AdvantageSettings) -> list[list[Numbers]]:
         return [_at_each_turn(group, function(*_columns(group), settings)) for group in groups]
@@ -101,10 +104,10 @@ def _at_each_turn(group: Group, values: Numbers) -> list[Numbers]:
 
 
 def fit_advantages(found: Any, groups: Sequence[Group]) -> list[list[Numbers]]:
-    """One number that float32 can hold for each turn of each episode of each group.
+    """Check that `found` has a number within float32's range for each turn of each episode of each group.
 
     Raises:
-        InvalidResultError: `found` is something else.
+        InvalidResultError: it has not.
     """
     require(len(found), len(groups), "groups of a batch")
     return [_fit(values, group) for values, group in zip(found, groups, strict=True)]
@@ -134,12 +137,12 @@ def _columns(group: Group) -> tuple[Numbers, Numbers]:
 
 
 def centred(values: Numbers) -> Numbers:
-    """Values less their mean; exactly 0 if all are equal up to rounding."""
+    """Values minus their mean; exactly 0 if all are equal up to rounding."""
     return np.zeros_like(values) if uniform(values) else values - values.mean()
 
 
 def _standardized(values: Numbers, by: Numbers, settings: AdvantageSettings) -> Numbers:
-    """`values` over the unbiased standard deviation of `by`, if `normalize` asks for it."""
+    """`values` divided by the unbiased standard deviation of `by`, if `settings.normalize` is `std`."""
     if settings.normalize == "none" or uniform(by):
         return values
     return values / (by.std(ddof=1) + STD_EPSILON)
@@ -147,19 +150,19 @@ def _standardized(values: Numbers, by: Numbers, settings: AdvantageSettings) -> 
 
 @episode_advantage("group_based")
 def group_based(rewards_G: Numbers, tokens_G: Numbers, settings: AdvantageSettings) -> Numbers:
-    """Reward less the group's mean, over its standard deviation if `normalize` is std.
+    """Reward minus the group's mean, divided by the group's standard deviation if `normalize` is `std`.
 
-    GRPO (arXiv 2402.03300): unbiased deviation, epsilon 1e-6. `none` is Dr. GRPO (arXiv 2503.20783).
+    `std` is GRPO (arXiv 2402.03300): unbiased deviation, epsilon 1e-6. `none` is Dr. GRPO (arXiv 2503.20783).
     """
     return _standardized(centred(rewards_G), rewards_G, settings)
 
 
 @advantage("group_based_per_turn")
 def group_based_per_turn(groups: Sequence[Group], settings: AdvantageSettings) -> list[list[Numbers]]:
-    """group_based of the returns-to-go at each turn; an episode that has ended is left out of later turns.
+    """`group_based` over the returns-to-go at each turn, among the episodes that reach this turn.
 
-    If no episode of a group has turn rewards, the group is treated as under group_based. The turn at which an
-    episode happens to end says nothing about its quality.
+    If no episode of a group has turn rewards, `group_based` applies: every turn gets the episode's advantage.
+    The turn at which an episode happens to end says nothing about its quality.
     """
     return [
         _per_turn(group, settings)
@@ -182,7 +185,7 @@ def _per_turn(group: Group, settings: AdvantageSettings) -> list[Numbers]:
 
 @episode_advantage("rloo")
 def rloo(rewards_G: Numbers, tokens_G: Numbers, settings: AdvantageSettings) -> Numbers:
-    """Reward less the mean of the other episodes: G / (G - 1) of `centred` rewards (arXiv 2402.14740).
+    """Reward minus the mean of the other episodes: `centred` rewards times G / (G - 1) (arXiv 2402.14740).
 
     A lone episode keeps its reward.
     """
@@ -192,7 +195,7 @@ def rloo(rewards_G: Numbers, tokens_G: Numbers, settings: AdvantageSettings) -> 
 
 @episode_advantage("opo")
 def opo(rewards_G: Numbers, tokens_G: Numbers, settings: AdvantageSettings) -> Numbers:
-    """Reward less the group's mean, in which each reward weighs as its action tokens (arXiv 2505.23585)."""
+    """Reward minus the group's mean, weighted by the episodes' action tokens (arXiv 2505.23585)."""
     if uniform(rewards_G) or not tokens_G.any():
         return centred(rewards_G)
     return rewards_G - np.average(rewards_G, weights=tokens_G)
@@ -200,7 +203,7 @@ def opo(rewards_G: Numbers, tokens_G: Numbers, settings: AdvantageSettings) -> N
 
 @episode_advantage("grpo_passk")
 def grpo_passk(rewards_G: Numbers, tokens_G: Numbers, settings: AdvantageSettings) -> Numbers:
-    """The best episode's reward less the second best's; 0 for all other episodes (arXiv 2503.19595)."""
+    """The best reward minus the second best, for the best episode; 0 for all others (arXiv 2503.19595)."""
     found = np.zeros_like(rewards_G)
     ranked = np.argsort(rewards_G, kind="stable")
     if not uniform(rewards_G[ranked[-2:]]):
@@ -210,8 +213,10 @@ def grpo_passk(rewards_G: Numbers, tokens_G: Numbers, settings: AdvantageSetting
 
 @advantage("gpg")
 def gpg(groups: Sequence[Group], settings: AdvantageSettings) -> list[list[Numbers]]:
-    """Reward less the group's mean, times alpha (arXiv 2504.02546). Alpha is the number of the batch's
-    episodes over the number that have a gradient. Episodes have a gradient if their group's rewards differ.
+    """Reward minus the group's mean, times alpha (arXiv 2504.02546).
+
+    Alpha is the number of the batch's episodes divided by the number of episodes with a gradient. Episodes
+    have a gradient if the rewards of their group differ.
     """
     rewards = [_columns(group)[0] for group in groups]
     heard = sum(len(values) for values in rewards if not uniform(values))
@@ -233,13 +238,13 @@ def reinforce_pp(groups: Sequence[Group], settings: AdvantageSettings) -> list[l
 
 @advantage("reinforce_pp_baseline")
 def reinforce_pp_baseline(groups: Sequence[Group], settings: AdvantageSettings) -> list[list[Numbers]]:
-    """Reward less the group's mean, whitened over the batch's action tokens (arXiv 2501.03262)."""
+    """Reward minus the group's mean, whitened over the batch's action tokens (arXiv 2501.03262)."""
     plain = AdvantageSettings(normalize="none")
     return _whitened(of_each_group(group_based)(groups, plain), groups)
 
 
 def _whitened(values: list[list[Numbers]], groups: Sequence[Group]) -> list[list[Numbers]]:
-    """Values with mean 0 and unbiased variance 1; each turn counts once for each of its action tokens."""
+    """Values rescaled to mean 0 and unbiased variance 1, with each turn counted once per action token."""
     flat = [turns for group in values for turns in group]
     tokens = [np.array(episode.turn_tokens, dtype=np.float64) for group in groups for episode in group]
     if not flat:

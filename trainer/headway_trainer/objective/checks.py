@@ -1,7 +1,7 @@
-"""Checks what the functions of an objective return, before the learner uses it.
+"""Checks the results of an objective's functions before the learner uses them.
 
-A user's own function may return anything. A loss that broadcasts would silently train something else. An
-advantage that is not a number would look like a fault of the learning rate.
+A user's own function may return anything. A loss of the wrong shape would broadcast, and silently train
+something else. A NaN advantage would look as if the learning rate were wrong.
 """
 
 from __future__ import annotations
@@ -19,18 +19,20 @@ from headway_trainer.objective.registry import PLUGINS_FIELD
 
 
 class InvalidResultError(ValueError):
-    """A function returned something unusable; the message says what."""
+    """A function returned an unusable result; the message says what is wrong with it."""
 
 
 @contextmanager
 def blamed(field: str, own: Mapping[str, str], catch: type[Exception] = Exception) -> Iterator[None]:
-    """Blame `field` for errors of the user's own function that it names.
+    """Convert an error of the function that `field` names into a JobError about that function.
 
     Args:
-        own: the user's own functions, by field. A fault of a built-in function is raised as it is.
-        catch: exceptions that count as a fault of the user's own function.
+        own: names of the user's own functions, by field. Other exceptions of a built-in function are raised
+            unchanged.
+        catch: exceptions that count as a fault of the user's own function, besides InvalidResultError.
     Raises:
-        JobError: `PluginFaulty`.
+        JobError: `PluginFaulty` for a user's own function. `ObjectiveUnfit` for an InvalidResultError of a
+            built-in function.
     """
     try:
         yield
@@ -54,21 +56,21 @@ def blamed(field: str, own: Mapping[str, str], catch: type[Exception] = Exceptio
 
 
 def require(found: int, wanted: int, what: str) -> None:
-    """Refuse a count of values that is not `wanted`."""
+    """Raise InvalidResultError if the count of values, `found`, is not `wanted`."""
     if found != wanted:
         raise InvalidResultError(f"returned {found} values for {wanted} {what}")
 
 
 def fits(values: float | NDArray[np.float64]) -> bool:
-    """Whether all are numbers, also in float32, in which losses are computed."""
+    """Whether all values are finite, also in float32, in which losses are computed."""
     return bool((np.abs(values) <= np.finfo(np.float32).max).all())
 
 
 def fit_weights(found: Any, rows: int) -> list[float]:
-    """One number that float32 can hold for each training row of an optimizer step.
+    """Check that `found` has a number within float32's range for each training row of an optimizer step.
 
     Raises:
-        InvalidResultError: `found` is something else.
+        InvalidResultError: it has not.
     """
     require(len(found), rows, "training rows of an optimizer step")
     taken = [float(value) for value in found]
@@ -79,10 +81,10 @@ def fit_weights(found: Any, rows: int) -> list[float]:
 
 
 def fit_tokens(found: Any, like_T: Tensor) -> Tensor:
-    """One number for each token of a micro-batch.
+    """Check that `found` has one number for each token of a micro-batch.
 
     Raises:
-        InvalidResultError: it has another shape, and might be broadcast.
+        InvalidResultError: it has another shape, so it might be broadcast.
     """
     if not isinstance(found, Tensor) or found.shape != like_T.shape:
         shape = f"the shape {list(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"

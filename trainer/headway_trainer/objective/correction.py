@@ -1,7 +1,7 @@
-"""Which log-probabilities are those of the old policy, given that another engine sampled.
+"""Chooses the old policy's log-probabilities: the sampler's or the learner's.
 
 The sampler and the learner give a token different log-probabilities even under the same weights. A correction
-says which of them the ratio uses, and the weight of each token.
+says which of the two the ratio uses, and gives each token a weight.
 """
 
 from __future__ import annotations
@@ -21,24 +21,25 @@ CorrectionFunction = Callable[..., tuple[Tensor, Tensor]]
 """Sampler's and recomputed log-probability, training row, cap, floor -> old log-probability and loss weight.
 
 Only a correction registered as `floored` takes the floor. Neither result has a gradient. A token of weight 0
-is left out.
+is left out of the loss.
 """
 
 
 @dataclass(frozen=True)
 class Correction:
-    """A correction. If it `recomputes`, it gets the learner's log-probabilities from before the batch's first
-    optimizer step, else the sampler's."""
+    """A correction with its options."""
 
     function: CorrectionFunction
     recomputes: bool
+    """Whether it needs the learner's log-probabilities from before the batch's first optimizer step.
+    Otherwise it gets the sampler's instead."""
     floored: bool = False
-    """Whether it takes a floor after the cap."""
+    """Whether the function takes a floor after the cap."""
 
     def __call__(
         self, sampler_T: Tensor, old_T: Tensor, row_T: Tensor, cap: float, floor: float
     ) -> tuple[Any, Any]:
-        """Old log-probabilities and weights, as the function returned them."""
+        """Old log-probabilities and weights, unchecked."""
         bounds = (cap, floor) if self.floored else (cap,)
         return self.function(sampler_T, old_T, row_T, *bounds)
 
@@ -60,7 +61,7 @@ def correction(
 
 @correction("bypass", recomputes=False)
 def bypass(sampler_T: Tensor, old_T: Tensor, row_T: Tensor, cap: float) -> tuple[Tensor, Tensor]:
-    """The sampler's log-probabilities are the old policy's: no second forward pass.
+    """Use the sampler's log-probabilities as the old policy's, without a second forward pass.
 
     The ratio then contains both the drift of the policy and the mismatch of the two engines, and clipping
     bounds both.
@@ -70,7 +71,8 @@ def bypass(sampler_T: Tensor, old_T: Tensor, row_T: Tensor, cap: float) -> tuple
 
 @correction("none", recomputes=True)
 def none(sampler_T: Tensor, old_T: Tensor, row_T: Tensor, cap: float) -> tuple[Tensor, Tensor]:
-    """Ignore the mismatch: the learner's log-probabilities are the old policy's, and each token weighs 1."""
+    """Use the learner's log-probabilities as the old policy's, ignore the mismatch, and weigh each token
+    1."""
     return old_T, torch.ones_like(old_T)
 
 

@@ -1,4 +1,4 @@
-"""A penalty that may be added to the loss of each token: the distance to the untrained model."""
+"""Estimates a token's divergence from the untrained model, which a job may add to the token's loss."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ DivergenceFunction = Callable[[Tensor, Tensor], Tensor]
 
 
 def k1(new_T: Tensor, reference_T: Tensor) -> Tensor:
-    """new - reference: unbiased, but its gradient is that of the log-probability only, 0 in expectation."""
+    """new - reference: unbiased, but its gradient is only that of new, which is 0 in expectation."""
     return new_T - reference_T
 
 
 def k2(new_T: Tensor, reference_T: Tensor) -> Tensor:
-    """Half the square of new - reference: biased, with the gradient of the divergence on policy."""
+    """Half the square of new - reference: biased, but on-policy its gradient is that of the divergence."""
     return (new_T - reference_T).square() / 2
 
 
 def k3(new_T: Tensor, reference_T: Tensor) -> Tensor:
-    """exp(reference - new) - 1 - (reference - new): unbiased, never negative, GRPO's choice."""
+    """exp(reference - new) - 1 - (reference - new): unbiased and never negative. GRPO uses it."""
     log_T = (reference_T - new_T).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     return log_T.exp() - 1 - log_T
 
 
 DIVERGENCES: Final[dict[str, DivergenceFunction]] = {"k1": k1, "k2": k2, "k3": k3}
-"""By `spec.algorithm.kl.estimator` (http://joschu.net/blog/kl-approx.html)."""
+"""Estimators by their names in `spec.algorithm.kl.estimator` (http://joschu.net/blog/kl-approx.html)."""

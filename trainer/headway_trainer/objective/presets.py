@@ -1,4 +1,4 @@
-"""A preset: one choice on each axis of the objective, and the loss that they make together."""
+"""Combines one choice on each axis of the objective (a preset) into a loss."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from headway_trainer.objective.surrogate import SURROGATES, RatioBounds
 
 @dataclass(frozen=True)
 class TokenStatistics:
-    """What a step reports about its tokens, one entry for each action token; no gradient."""
+    """A step's statistics with one entry for each action token; without gradients."""
 
     loss_T: Tensor
     ratio_T: Tensor
     clipped_T: Tensor
     log_ratio_T: Tensor
-    """Trained policy's log-probability less the sampler's."""
+    """The trained policy's log-probability minus the sampler's."""
     correction_T: Tensor
     """Weight that the correction gave the token; 0 if it is left out."""
     divergence_T: Tensor | None
@@ -50,7 +50,7 @@ class Objective:
         """Import the plugins and find every function.
 
         Raises:
-            JobError: `PluginNotImportable`, or `ObjectiveUnknown` for a name that nobody registered.
+            JobError: `PluginNotImportable`, or `ObjectiveUnknown` for a name that no module registered.
         """
         load_plugins(preset.plugins)
         self.preset = preset
@@ -93,7 +93,7 @@ class Objective:
             episode_tokens: planned length from `headway_api.objective`; only a reduction by planned length
                 uses it.
         Raises:
-            JobError: as the constructor does.
+            JobError: `PluginNotImportable` or `ObjectiveUnknown`.
         """
         return cls(expand(spec, episode_tokens))
 
@@ -119,12 +119,12 @@ class Objective:
 
     @property
     def own_losses(self) -> dict[str, str]:
-        """The functions of `own` that take part in a token's loss."""
+        """The entries of `own` for functions that compute a token's loss."""
         losses = (RATIOS.field, SURROGATES.field, CORRECTIONS.field)
         return {field: name for field, name in self.own.items() if field in losses}
 
     def expanded(self) -> dict[str, Any]:
-        """The preset written out, as a log shows it."""
+        """All settings of the preset by name, for a log."""
         return asdict(self.preset)
 
     def advantages(self, groups: Sequence[Group]) -> list[list[Numbers]]:
@@ -132,15 +132,16 @@ class Objective:
 
         Raises:
             JobError: `PluginFaulty`: a user's own function raised, or did not return advantages.
+                `ObjectiveUnfit`: a built-in function's result is beyond float32's range.
         """
         with blamed(ADVANTAGES.field, self.own):
             return fit_advantages(self._advantage(groups, self._settings), groups)
 
     def weights(self, rows: Sequence[RowShape]) -> list[float]:
-        """The weight of each action token of each training row. `rows` are those of one optimizer step.
+        """For each training row, the weight of its action tokens. `rows` are all rows of one optimizer step.
 
         Raises:
-            JobError: as `advantages`.
+            JobError: `PluginFaulty` or `ObjectiveUnfit`, as for `advantages`.
         """
         with blamed(REDUCTIONS.field, self.own):
             return fit_weights(self._reduction(rows, self._episode_tokens), len(rows))
@@ -161,15 +162,15 @@ class Objective:
 
         Args:
             new_T: log-probabilities of the action tokens under the weights being trained.
-            sampler_T: those the sampler recorded.
+            sampler_T: log-probabilities that the sampler recorded.
             advantage_T: each token's advantage.
             weight_T: each token's weight, from `weights`.
-            row_T: which training row each token belongs to, counted from 0; None: all to one.
+            row_T: index of each token's training row, from 0; None if all tokens belong to one row.
             old_T: log-probabilities before the batch's first optimizer step, if `recomputes`.
-            reference_T: those under the base model, if `penalizes_divergence`.
+            reference_T: log-probabilities under the base model, if `penalizes_divergence`.
             entropy_T: entropies with a gradient, if `rewards_entropy`.
         Returns:
-            The share (shares of all micro-batches add up to the loss) and the tokens' statistics.
+            The share and the tokens' statistics. The shares of all micro-batches add up to the loss.
         Raises:
             JobError: `PluginFaulty`: a user's own function did not return one number for each token.
         """

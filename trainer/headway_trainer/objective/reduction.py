@@ -1,4 +1,4 @@
-"""How the losses of tokens become one number: the sum, with a weight for the tokens of each training row.
+"""Reduces the losses of tokens to a weighted sum, with one weight for all tokens of a training row.
 
 The weights depend on the whole optimizer step, over every micro-batch and every rank. So packing,
 accumulation and the number of ranks do not change the gradient.
@@ -16,18 +16,18 @@ from headway_trainer.objective.registry import Table
 
 @dataclass(frozen=True)
 class RowShape:
-    """What a reduction may know about a training row."""
+    """The inputs of a reduction about one training row."""
 
     group_id: str
     episode: int
-    """Index of its episode in the group."""
+    """Index of the row's episode in its group."""
     action_tokens: int
 
 
 ReductionFunction = Callable[[Sequence[RowShape], int], list[float]]
-"""(training rows of an optimizer step, planned length) -> the weight of each action token of each of them.
+"""(training rows of an optimizer step, planned length) -> for each row, the weight of its action tokens.
 
-The planned length is the most tokens that the job plans to sample in an episode.
+The planned length is the maximum number of tokens that the job plans to sample in an episode.
 """
 
 REDUCTIONS: Final[Table[ReductionFunction]] = Table("spec.algorithm.reduction")
@@ -45,7 +45,7 @@ def reduction(name: str) -> Callable[[ReductionFunction], ReductionFunction]:
 
 @reduction("token_mean")
 def token_mean(rows: Sequence[RowShape], episode_tokens: int) -> list[float]:
-    """Every action token of the optimizer step counts the same (DAPO, arXiv 2503.14476)."""
+    """Every action token of the optimizer step has the same weight (DAPO, arXiv 2503.14476)."""
     tokens = sum(row.action_tokens for row in rows)
     return [1 / tokens] * len(rows)
 
@@ -64,9 +64,9 @@ def prompt_mean(rows: Sequence[RowShape], episode_tokens: int) -> list[float]:
 
 @reduction("constant")
 def constant(rows: Sequence[RowShape], episode_tokens: int) -> list[float]:
-    """Every token weighs 1 / (episodes * planned length) (Dr. GRPO, arXiv 2503.20783).
+    """Every token has the weight 1 / (episodes * planned length) (Dr. GRPO, arXiv 2503.20783).
 
-    Neither the lengths of the batch nor those of the group change it.
+    The weight does not depend on the lengths of the sampled episodes.
 
     Raises:
         ValueError: the planned length is not known.

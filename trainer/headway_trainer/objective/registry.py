@@ -1,4 +1,4 @@
-"""Tables of named functions, one for each axis; a user's own modules may add to them."""
+"""Tables of named functions, one table for each axis. A user's own modules may add functions."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from headway_api.exits import JobError
 Entry = TypeVar("Entry")
 PLUGINS_FIELD: Final = "spec.algorithm.plugins"
 PLUGINS_DIR: Final = "/plugins"
-"""Where a job may mount its modules. It comes last on the path, so they hide nothing."""
+"""Folder where a job may mount its modules. It is last in `sys.path`, so they hide no other module."""
 
 
 class Table(Generic[Entry]):
     """The functions that a spec may name on one axis."""
 
     def __init__(self, field: str, *, reserved: Collection[str] = ()) -> None:
-        """`field` is the path in the spec that names an entry; `reserved` names mean something else."""
+        """`field` is the path of the spec's field that names an entry. No entry may have a `reserved`
+        name."""
         self.field = field
         self._reserved = reserved
         self._entries: dict[str, Entry] = {}
 
     def add(self, name: str, entry: Entry) -> None:
-        """Enter a function under a name.
+        """Register a function under a name.
 
         Raises:
-            ValueError: the name is taken. A job must run the function that its author reads about.
+            ValueError: the name is taken. A plugin must not replace the documented function of that name.
         """
         if name in self._entries or name in self._reserved:
             raise ValueError(f"a {self.field} is already called {name!r}; choose another name")
@@ -62,7 +63,7 @@ def load_plugins(modules: Sequence[str]) -> None:
     """Import a user's modules, which register their functions.
 
     Raises:
-        JobError: `PluginNotImportable`: one is not on the path, or raises.
+        JobError: `PluginNotImportable`: a module is not on the path, or raises an exception.
     """
     folder = os.environ.get(names.ENV_PLUGINS, PLUGINS_DIR)
     if modules and folder not in sys.path:

@@ -1,7 +1,7 @@
-"""Surrogate losses: one number a token, to be minimized, before any reduction.
+"""Surrogate losses: one number for each token, to be minimized, before any reduction.
 
-All take the ratio and log-probability of each action token, its advantage, and bounds. The bounds apply to
-the ratio itself: they are not distances from 1.
+All take the ratio, log-probability and advantage of each action token, and bounds. The bounds apply to the
+ratio itself: they are not distances from 1.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from headway_trainer.objective.registry import Table
 
 @dataclass(frozen=True)
 class RatioBounds:
-    """The bounds of the ratio."""
+    """Bounds of the ratio."""
 
     low: float = 0.0
     high: float = float("inf")
     dual: float | None = None
-    """Bound for negative advantages; None bounds nothing."""
+    """Upper bound of the ratio for negative advantages (dual clip); None if there is no such bound."""
 
 
 LossFunction = Callable[[Tensor, Tensor, Tensor, RatioBounds], Tensor]
 """Ratio, new log-probability and advantage of each token, and bounds -> its loss."""
 ClippedFunction = Callable[[Tensor, Tensor, RatioBounds], Tensor]
-"""Ratio and advantage of each token, and bounds -> whether a bound acts on it."""
+"""Ratio and advantage of each token, and bounds -> whether a bound acts on the token."""
 
 
 def never_clipped(ratio_T: Tensor, advantage_T: Tensor, bounds: RatioBounds) -> Tensor:
@@ -48,7 +48,7 @@ def beyond_bound(ratio_T: Tensor, advantage_T: Tensor, bounds: RatioBounds) -> T
 
 
 def above_high(ratio_T: Tensor, advantage_T: Tensor, bounds: RatioBounds) -> Tensor:
-    """Tokens whose weight is cut to `high`. They keep a gradient."""
+    """Tokens whose ratio, as a weight, is cut to `high`. They keep a gradient."""
     return ratio_T > bounds.high
 
 
@@ -77,7 +77,7 @@ def surrogate(name: str, clipped: ClippedFunction = never_clipped) -> Callable[[
 def importance_sampling_loss(
     ratio_T: Tensor, new_T: Tensor, advantage_T: Tensor, bounds: RatioBounds
 ) -> Tensor:
-    """-ratio * A: unbiased and unbounded; the bounds are not used."""
+    """-ratio * A: unbiased and unbounded. It ignores the bounds."""
     return -ratio_T * advantage_T
 
 
@@ -98,6 +98,6 @@ def cispo_loss(ratio_T: Tensor, new_T: Tensor, advantage_T: Tensor, bounds: Rati
     """-stopgrad(min(ratio, high)) * A * new (arXiv 2506.13585).
 
     Only the upper bound acts. Users of SageMaker MTRL, Amazon's multi-turn RL, write the bounds 1.0 and 6.0.
-    If a lower bound of 1.0 acted, it would forbid every weight below 1.
+    A lower bound of 1.0 would raise every weight below 1 to 1.
     """
     return -ratio_T.detach().clamp(max=bounds.high) * advantage_T * new_T

@@ -1,4 +1,4 @@
-"""The ways to publish weights. Each says what servers can fetch, and where: from the store or the learner."""
+"""The ways to publish weights: as an adapter, in full, as deltas, or directly from the learner's memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headway_trainer.publish.sender import Sender
 
 @dataclass(frozen=True)
 class Published:
-    """What was published, in the terms of `WeightsManifest`."""
+    """The published weights, as fields of `WeightsManifest`."""
 
     kind: Literal["lora", "full", "delta", "direct"]
     files: list[FileDigest]
@@ -41,14 +41,15 @@ class Published:
 
 
 class WeightPublisher(Protocol):
-    """One way to publish, on rank 0 only."""
+    """One way to publish weights. Only rank 0 calls it."""
 
     def publish(
         self, store: Store, uri: str, version: PolicyVersion, tensors: dict[str, Tensor]
     ) -> Published:
-        """Publish `tensors` (trained or all, by the model's names). `uri` is the version's folder.
+        """Publish `tensors`: the trained ones or all, by their names in the model. `uri` is the version's
+        folder.
 
-        Servers can fetch them once this returns. Calling it again for a version leaves one that is as good.
+        Servers can fetch them once this method returns. A second call for the same version is harmless.
         """
 
 
@@ -69,7 +70,7 @@ class LoraPublisher:
 
 
 class FilePublisher:
-    """Publishes all weights, each time."""
+    """Publishes all weights of every version as files."""
 
     def __init__(self, model: nn.Module, base_folder: Path, scratch: Path) -> None:
         self._model = model
@@ -85,10 +86,11 @@ class FilePublisher:
 
 
 class DeltaPublisher:
-    """Publishes what changed since the last version; all weights now and then, or if a delta saves nothing.
+    """Publishes the changes since the last version. It publishes all weights if a delta would not be smaller.
 
-    The last version is kept in files beside the scratch folder, and only this process knows it. So a learner
-    that has just started publishes all weights first.
+    It also does so once a chain of deltas is long enough, and for steps that people may want to serve. The
+    last version is kept in files of this process's scratch folder. So a learner that has just started
+    publishes all weights first.
     """
 
     def __init__(
@@ -102,8 +104,8 @@ class DeltaPublisher:
     ) -> None:
         """
         Args:
-            full_every: most versions in a chain: a full one and the deltas built on it.
-            whole: whether a step's weights must be published in full, whatever their size.
+            full_every: maximum versions in a chain: a full one and the deltas built on it.
+            whole: says whether a step's weights must be published in full, whatever their size.
         """
         self._model = model
         self._base_folder = base_folder
@@ -111,14 +113,14 @@ class DeltaPublisher:
         self._full_every = full_every
         self._whole = whole
         self._chain: list[WeightsLink] = []
-        """The chain of the version held: empty while none is held."""
+        """The chain that ends with the version in `_current`; empty if no version is kept there."""
 
     def publish(
         self, store: Store, uri: str, version: PolicyVersion, tensors: dict[str, Tensor]
     ) -> Published:
         write_whole(self._model, tensors, _empty(self._next), self._base_folder)
         chain, folder = self._chain, self._next
-        # If anything fails from here on, the next version builds on nothing.
+        # If anything fails from here on, the next version is published in full.
         self._chain = []
         if builds_on(chain, version, self._full_every) and not self._whole(version.step) and self._smaller():
             folder = self._delta
@@ -131,7 +133,7 @@ class DeltaPublisher:
         return Published("delta" if chain else "full", files, chain)
 
     def _smaller(self) -> bool:
-        """Write the delta. Return whether one is possible, and smaller than the model."""
+        """Write the delta, if the layouts match. Return whether it exists and is smaller than the model."""
         delta, model = _empty(self._delta) / DELTA_FILE, self._next / MODEL_FILE
         try:
             codec.write_delta(self._current / MODEL_FILE, model, delta)
@@ -142,7 +144,7 @@ class DeltaPublisher:
 
 
 class DirectPublisher:
-    """Publishes from the learner's own memory; now and then as files too."""
+    """Publishes weights from the learner's memory, and for some steps as files too."""
 
     def __init__(
         self,
@@ -153,7 +155,7 @@ class DirectPublisher:
         *,
         whole: Callable[[int], bool],
     ) -> None:
-        """`whole` says for which steps the weights are wanted in the store as well."""
+        """`whole` says for which steps the weights are also written to the store."""
         self._model = model
         self._files = FilePublisher(model, base_folder, scratch)
         self._sender = sender
@@ -168,10 +170,10 @@ class DirectPublisher:
         return Published("full" if files else "direct", files, direct=source)
 
     def offer_again(self, tensors: dict[str, Tensor], published: WeightsManifest) -> None:
-        """Offer the weights of a version that an earlier process published.
+        """Offer `tensors` as the version `published`, which an earlier process published.
 
         Raises:
-            JobError: `WeightsDiffer`: they are not the weights that it published.
+            JobError: `WeightsDiffer`: they are not the weights that the earlier process published.
         """
         source = self._offer(full.tensors(self._model, tensors))
         if published.direct is None or source.header != published.direct.header:
@@ -187,8 +189,8 @@ class DirectPublisher:
 
 
 def builds_on(chain: list[WeightsLink], version: PolicyVersion, full_every: int) -> bool:
-    """Whether `version` may be a delta on the end of `chain`. The chain must have room, and end with the step
-    before in the same incarnation."""
+    """Whether `version` may be a delta on the end of `chain`. The chain must be shorter than `full_every`,
+    and end with the previous step in the same incarnation."""
     if not 0 < len(chain) < full_every:
         return False
     last = chain[-1].version
@@ -196,9 +198,9 @@ def builds_on(chain: list[WeightsLink], version: PolicyVersion, full_every: int)
 
 
 def served(step: int, evaluated_every: int, checkpoint_every: int) -> bool:
-    """Whether people may want to serve the weights of a step that is not the last.
+    """Whether people may want to serve the weights of a step other than the last one.
 
-    They may if the step is evaluated, or has a checkpoint while not every step has one.
+    They may if the step is evaluated. They also may if it has a checkpoint and not every step has one.
 
     Args:
         evaluated_every: spec.evaluation.everySteps; 0 means never.
@@ -209,7 +211,7 @@ def served(step: int, evaluated_every: int, checkpoint_every: int) -> bool:
 
 
 def write_whole(model: nn.Module, tensors: dict[str, Tensor], folder: Path, base_folder: Path) -> None:
-    """Write all weights with `full.write`, and their digests."""
+    """Write all weights with `full.write`, and a file with the digests of their tensors."""
     full.write(model, tensors, folder, base_folder)
     digests = codec.tensor_digests(folder / MODEL_FILE)
     (folder / DIGESTS_FILE).write_text(digests.model_dump_json())

@@ -1,4 +1,4 @@
-"""A fixed sequence and its log-probabilities: a server proves with them that it has the published weights."""
+"""Scores a fixed sequence, so that a server can prove that it has the published weights."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from headway_trainer.policy import Policy
 LENGTH: Final = 32
 SEED: Final = 20_240_229
 TOLERANCE: Final = {torch.float32: 2e-4, torch.bfloat16: 0.2}
-"""Mean absolute difference, in nats, that two engines of one dtype may show.
+"""Largest mean absolute difference, in nats, allowed between two engines of one dtype.
 
-It leaves room above the differences between transformers and vLLM. In float32 they differ by less than 2e-5;
-`test_learner_with_vllm.py` allows real vLLM 1e-3. In bfloat16 trials showed up to 0.15; no command repeats
-those trials. Broken weights, or those of another model, differ by several nats. In bfloat16 the canary cannot
-distinguish one step's weights from those of the step before. Digests of the files, and a separate name for
-each version, do that (docs/adr/0007).
+It is above the usual differences between transformers and vLLM. In float32 they differ by less than 2e-5;
+`test_learner_with_vllm.py` allows real vLLM 1e-3. In bfloat16, trials showed up to 0.15; no command repeats
+those trials. Broken weights, or another model's weights, differ by several nats. In bfloat16 the canary
+cannot distinguish the weights of two consecutive steps. Digests of the files, and a separate name for each
+version, do that (docs/adr/0007).
 """
 
 
@@ -28,7 +28,8 @@ def canary(policy: Policy, vocabulary: int, dtype: torch.dtype, device: torch.de
     """Log-probabilities of the fixed sequence at temperature 1; collective if weights are sharded.
 
     Raises:
-        JobError: `WeightsNotFinite`: no server could prove that it holds such weights.
+        JobError: `WeightsNotFinite`: a log-probability is not finite, so no server could prove that it has
+            these weights.
     """
     tokens = np.random.default_rng(SEED).integers(0, vocabulary, LENGTH)
     tokens_1L = torch.from_numpy(tokens).to(device)[None]

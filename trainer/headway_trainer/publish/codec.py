@@ -1,4 +1,5 @@
-"""Deltas from one version's tensors to the next, in the format of `headway_api.weights_format`."""
+"""Encodes the changes from one version's tensors to the next, in the format of
+`headway_api.weights_format`."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ Result = TypeVar("Result")
 Elements = NDArray[np.unsignedinteger[Any]]
 
 FASTEST: Final = 1
-"""zlib's level. A higher one saves little, because only the changed elements are compressed."""
+"""zlib's compression level. A higher level saves little, because only changed elements are compressed."""
 MAX_THREADS: Final = 8
 
 
@@ -30,7 +31,8 @@ class LayoutMismatchError(Exception):
 
 
 def encode(before: Elements, after: Elements) -> bytes:
-    """The delta from `before` to `after`, both flat and of one unsigned type; empty if they are equal."""
+    """The delta from `before` to `after`, both flat and of the same unsigned type; empty if they are
+    equal."""
     chunks = [_chunk(before[at : at + CHUNK], after[at : at + CHUNK]) for at in range(0, before.size, CHUNK)]
     if not any(gaps for gaps, _ in chunks):
         return b""
@@ -58,7 +60,7 @@ def write_delta(before: Path, after: Path, path: Path) -> None:
     """Write to `path` the delta from the safetensors file `before` to `after`.
 
     Raises:
-        LayoutMismatchError: they have different tensors.
+        LayoutMismatchError: the two files have different tensors.
     """
     old, new = read_spans(before), read_spans(after)
     if old != new:

@@ -1,4 +1,4 @@
-"""All weights in Hugging Face layout, with configuration and tokenizer: a complete model to serve."""
+"""Writes all weights in Hugging Face layout, with configuration and tokenizer: a complete model to serve."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def write(model: nn.Module, tensors: dict[str, Tensor], folder: Path, base_folde
 
 
 def tensors(model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors that `write` puts into model.safetensors, under their names there, without writing a file.
+    """The tensors that `write` puts into model.safetensors, by their names in that file, without writing it.
 
-    It takes the steps of transformers' `save_pretrained`, which works only with files.
+    The function repeats the steps of transformers' `save_pretrained`, which can only write files.
     """
     from transformers.core_model_loading import revert_weight_conversion
     from transformers.modeling_utils import remove_tied_weights_from_state_dict

@@ -1,7 +1,7 @@
-"""One transfer from the learner's memory to the workers of one rollout server.
+"""Transfers weights once from the learner's memory to the workers of one rollout server.
 
-It has its own rendezvous store and process group. So neither DeepSpeed's groups nor another server's transfer
-waits for it. Both end with the transfer.
+Each transfer has its own rendezvous store and process group, which end with it. So neither DeepSpeed's groups
+nor another server's transfer waits for it.
 """
 
 from __future__ import annotations
@@ -32,13 +32,16 @@ from headway_api.weights_direct import (
 )
 
 BLOCKING: Final = "TORCH_NCCL_BLOCKING_WAIT"
-"""If set when an NCCL group is created, an operation that fails or times out raises in its caller. The groups
-of training leave it unset: there the group's watchdog ends the whole process."""
+"""Environment variable that must be set while an NCCL group is created.
+
+Then an operation of the group that fails or times out raises an exception in its caller. Without the
+variable, as in the groups of training, the group's watchdog ends the whole process.
+"""
 _one_at_a_time: Final = threading.Lock()
 
 
 class Handover:
-    """A rendezvous that awaits the workers of one server."""
+    """A rendezvous that waits for the workers of one server, and then sends them the weights."""
 
     def __init__(
         self,
@@ -62,14 +65,15 @@ class Handover:
         self._store = PrefixStore(self.place.key, store)
 
     def run(self, tensors: Sequence[Tensor]) -> float:
-        """Meet the workers and send them `tensors`, which lie on the CPU. Return the seconds since their GO.
+        """Connect to the workers and send them `tensors`, which are on the CPU. Return the seconds since
+        their GO.
 
         Raises:
-            RuntimeError: the workers did not come, left, or stopped responding.
+            RuntimeError: the workers did not connect, left, or stopped responding.
         """
         with self._stream():
             group = _process_group(self.place.transport, self._store, self._size, self._step)
-            # NCCL connects at the first message; an obstacle must show here.
+            # NCCL connects at the first message. Send one now, so that a connection problem shows before GO.
             _broadcast(group, torch.zeros(1, dtype=torch.uint8, device=self._device))
             self._store.wait([GO], self._go)
             started = time.monotonic()
@@ -77,12 +81,12 @@ class Handover:
                 if time.monotonic() - started > self._max_seconds:
                     raise RuntimeError(f"not all tensors were transferred after {self._max_seconds:.0f} s")
                 _broadcast(group, tensor.view(-1).view(torch.uint8).to(self._device))
-        # The end of the group must not cut off what is still being sent.
+        # Wait until all workers are done: ending the group would abort sends in progress.
         self._store.wait([done(rank) for rank in range(1, self._size)], self._step)
         return time.monotonic() - started
 
     def _stream(self) -> AbstractContextManager[object]:
-        """A stream beside the one in which training computes."""
+        """A separate CUDA stream, so that transfers do not wait for the stream of training."""
         if self._device.type != "cuda":
             return nullcontext()
         torch.cuda.set_device(self._device)
@@ -109,7 +113,7 @@ def _process_group(transport: Transport, store: Any, size: int, limit: timedelta
 
 
 def _broadcast(group: Any, data: Tensor) -> None:
-    """Send `data` to all others of the group and wait until it is sent."""
+    """Send `data` to all other members of the group, and wait until it is sent."""
     options = dist.BroadcastOptions()
     options.rootRank, options.rootTensor = 0, 0
     group.broadcast([data], options).wait()

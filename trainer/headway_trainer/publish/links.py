@@ -1,4 +1,4 @@
-"""Which published weights others are built on. Pure."""
+"""Finds the published weights that deltas of later steps are built on. Pure."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def delta_steps(uris: Iterable[str], folder: str) -> set[int]:
 
 
 def built_on(kept: Collection[int], deltas: Collection[int]) -> set[int]:
-    """Steps that the deltas among `kept` need: each earlier step, down to a whole one.
+    """Steps that the deltas among `kept` need: each earlier step, back to one with full weights.
 
-    Every step is published, so a delta's chain has no gaps. A step that is whole, but was published as a
-    delta before, counts as a delta. Then more is kept than is needed, never less.
+    Every step is published, so a delta's chain has no gaps. A step with full weights counts as a delta if an
+    earlier process published it as a delta. Then more steps are kept than needed, never fewer.
     """
     needed: set[int] = set()
     for step in kept:

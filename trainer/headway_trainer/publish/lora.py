@@ -1,4 +1,4 @@
-"""An adapter in PEFT's layout, as vLLM loads it."""
+"""Writes an adapter in PEFT's layout, which vLLM loads."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ def write(model: nn.Module, tensors: dict[str, Tensor], folder: Path, base: str)
     config: Any = copy(model.peft_config[ADAPTER])  # type: ignore[index]
     config.base_model_name_or_path = base.removeprefix(HUB)
     config.inference_mode = True
-    # As a set, they would have another order in every process.
+    # Sort the targets: PEFT has a set, whose order differs from process to process.
     config.target_modules = sorted(config.target_modules)
     config.save_pretrained(folder)

@@ -1,4 +1,4 @@
-"""Publishes the weights of a version where the rollout servers fetch them, with a manifest to check them."""
+"""Publishes the weights of a version for the rollout servers, with a manifest to verify them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from headway_trainer.ranks import Ranks
 
 
 class Publisher:
-    """Publishes the engine's present weights: the adapter, or all of them."""
+    """Publishes the engine's current weights: the adapter, or all weights."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Publisher:
         ranks: Ranks,
         sender: Sender | None = None,
     ) -> None:
-        """`sender` sends weights from memory. Rank 0 has one if the job's weights travel that way."""
+        """`sender` sends weights from memory. Rank 0 has one if the job's spec chooses direct transfers."""
         self._engine = engine
         self._policy = policy
         self._base_folder = base_folder
@@ -53,7 +53,7 @@ class Publisher:
         self._backend = _backend(spec, engine, base_folder, scratch, sender)
 
     def publish(self, store: Store, uri: str, version: PolicyVersion) -> WeightsManifest:
-        """Publish and describe the present weights as `version`; collective.
+        """Publish the current weights as `version`, and return their manifest; collective.
 
         Once this returns, every file that the manifest names is in the store.
         """
@@ -67,9 +67,10 @@ class Publisher:
         return published.manifest(uri, version, proof)
 
     def offer_again(self, resumed: WeightsManifest) -> None:
-        """Offer `resumed` again, which an earlier process of this job published; collective.
+        """Offer again the version `resumed`, which an earlier process of this job published; collective.
 
-        The engine holds it. If the earlier process sent it from memory, this one does so from now on.
+        The engine must hold its weights. If the earlier process sent them from memory, this process does so
+        from now on.
 
         Raises:
             JobError: `WeightsDiffer`: the engine holds other weights.
@@ -81,15 +82,16 @@ class Publisher:
             self._backend.offer_again(tensors, resumed)
 
     def header(self) -> str | None:
-        """The digest that identifies the present full weights when they are sent from memory. Only rank 0
-        gets it; collective."""
+        """The digest that identifies the current full weights in a direct transfer. Only rank 0 gets it, and
+        the other ranks get None; collective."""
         tensors = self._whole()
         return describe(full.tensors(self._engine.model, tensors)).sha256 if self._ranks.first else None
 
     def complete(self, store: Store, newest: WeightsManifest) -> None:
-        """Make the folder of the newest version, which the engine holds, servable as it is; collective.
+        """Write full weights into the folder of the newest version, which the engine holds; collective.
 
-        Call it when the job is over. It writes `EXPORT_FILE`, which marks the folder, last.
+        A server can then serve the folder directly. Call it when the job is over. It writes `EXPORT_FILE`,
+        which marks the folder as complete, last.
         """
         if newest.whole:
             return

@@ -1,9 +1,9 @@
 """Sends the newest weights from this process's memory to servers that join (`headway_api.weights_direct`).
 
-A version is offered before it is announced. Until then servers join for the version before, so both are
-available. Servers come and go at any time, also while the next step is trained. So each join has a thread and
-a process group of its own. A transfer in progress keeps the version that it began with, and is finished.
-Otherwise a server cut off in the middle would have to restart its engine.
+A version is offered before it is announced. Until the announcement, servers join for the previous version, so
+the sender offers both. Servers come and go at any time, also while the next step is trained. So each join has
+its own thread and process group. A transfer in progress always finishes with the version that it began with.
+A server that is cut off in the middle of a transfer would have to restart its engine.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ UNAUTHORIZED: Final = f"send this job's key {Key.ROLLOUT_TO_LEARNER} as Authoriz
 LONGEST_BODY: Final = 1 << 16
 SHOWN: Final = 200
 MAX_TRANSFERS: Final = 1024
-"""Transfers in progress at once. Each has a thread and a port; a job has far fewer servers."""
+"""Maximum transfers in progress at once. Each has a thread and a port. A job has far fewer servers."""
 DRAIN_SECONDS: Final = 30.0
-"""Longest time that a finished learner waits for transfers in progress."""
+"""Maximum seconds that a finished learner waits for transfers in progress."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,11 @@ class Offer:
     header: DirectHeader
     sha256: str
     tensors: list[Tensor]
-    """In the header's order, on the CPU; nobody changes them."""
+    """The tensors in the header's order, on the CPU. No code may change them."""
 
 
 def describe(tensors: Mapping[str, Tensor]) -> DirectHeader:
-    """The header of tensors that lie on the CPU."""
+    """The header of `tensors`, which must be on the CPU."""
 
     def one(item: tuple[str, Tensor]) -> DirectTensor:
         name, tensor = item
@@ -70,7 +70,7 @@ def describe(tensors: Mapping[str, Tensor]) -> DirectHeader:
 
 
 class Sender:
-    """Serves the weights offered last, and those announced last, from threads."""
+    """Serves the last offered weights, and the last announced ones, from threads."""
 
     def __init__(
         self,
@@ -82,12 +82,12 @@ class Sender:
     ) -> None:
         """
         Args:
-            host: name under which the servers reach this process.
+            host: host name under which the servers reach this process.
             key: the key that every request must send.
-            device: where this process computes.
+            device: the device on which this process trains.
         """
         self._offers: tuple[Offer, ...] = ()
-        """The weights on offer, the newest last."""
+        """The offered weights, the newest last."""
         self._device = device
         self._handover = handover
         self._under_way: set[threading.Thread] = set()
@@ -97,15 +97,17 @@ class Sender:
         self._server.start("weights")
 
     def offer(self, tensors: Mapping[str, Tensor]) -> str:
-        """Offer `tensors`, which nobody may change, and return the SHA-256 of their header. The previous
-        offer remains until these are `announced`."""
+        """Offer `tensors`, and return the SHA-256 of their header. No code may change `tensors` afterwards.
+
+        The previous offer remains until `announced` is called.
+        """
         header = describe(tensors)
         offer = Offer(header, header.sha256, list(tensors.values()))
         self._offers = (*self._offers[-1:], offer)
         return offer.sha256
 
     def announced(self) -> None:
-        """Withdraw all but the last offer: servers now learn of that one."""
+        """Withdraw all offers except the last: it has been announced, and servers now ask for it."""
         self._offers = self._offers[-1:]
 
     def offered(self, path: str) -> Offer | None:
@@ -114,10 +116,11 @@ class Sender:
         return next(found, None)
 
     def begin(self, offer: Offer, join: DirectJoin) -> Record:
-        """Await the workers of a server in a new thread, and return the place to send them to.
+        """Open a rendezvous for the workers of a server, wait for them in a new thread, and return its
+        address.
 
         Raises:
-            RuntimeError: no place can be opened, or too many are open.
+            RuntimeError: the rendezvous cannot be opened, or too many transfers are in progress.
         """
         if len(self._under_way) >= MAX_TRANSFERS:
             raise RuntimeError(f"{MAX_TRANSFERS} transfers are running, the most at once; ask again")
@@ -148,7 +151,7 @@ class Sender:
 
 
 def sender_of(config: JobConfig, key: str, environ: Mapping[str, str], ranks: Ranks) -> Sender | None:
-    """The sender of this process; None if its job's weights travel another way, or if it is not rank 0."""
+    """The sender of this process; None if its job has no direct transfers, or if it is not rank 0."""
     if not ranks.first or not config.spec.learner.weights.direct(config.spec.model):
         return None
     host, port = names.learner_host(config.name, config.namespace), names.PORT_DIRECT
@@ -188,7 +191,7 @@ def _handler(sender: Sender, key: str) -> type[BaseHTTPRequestHandler]:
             self._answer(200, place)
 
         def _found(self, what: str) -> Offer | None:
-            """The requested offer, or None after answering why there is none."""
+            """The requested offer. If there is none, answer with the reason and return None."""
             given = self.headers.get("Authorization", "").encode()
             if not hmac.compare_digest(given, expected):
                 self._refuse(401, "Unauthorized", UNAUTHORIZED)
@@ -211,6 +214,6 @@ def _handler(sender: Sender, key: str) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Silent: the transfer itself logs its result."""
+            """Log nothing here: the transfer itself logs its result."""
 
     return Handler

@@ -1,6 +1,7 @@
 """Trains a step again: `python -m headway_trainer.replay FOLDER`, with a request in the folder.
 
-It plans before torch is imported, which takes seconds: it reports at once what cannot be done.
+It makes its plan before it imports torch, which takes seconds. So it reports at once if a replay is
+impossible.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from headway_trainer.termination import exit_on_sigterm, live
 
 GRACE_SECONDS: Final = 20
 RANK: Final = ("-u", "-m", "headway_trainer.replay.rank")
-"""Arguments of a Python process that is one of several ranks."""
+"""Python arguments that start one of several ranks."""
 
 
 def main() -> None:
     """Entry point."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # as for a learner: sums depend on it
-    exit_on_sigterm()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in a learner, because sums depend on the number of
+    threads exit_on_sigterm()
     live(partial(_explained, Path(sys.argv[1]).resolve()))
 
 
@@ -49,10 +50,10 @@ def _explained(folder: Path) -> int:
 
 
 def prepare(context: ReplayContext) -> ReplayPlan:
-    """Choose the steps, check that everything they need is there, and write the plan into the folder.
+    """Choose the steps, check that the run has all files for them, and write the plan into the folder.
 
     Raises:
-        JobError: `NoCheckpoint`, or as `plan_replay` and `require_groups`.
+        JobError: `NoCheckpoint`, or an error of `plan_replay` or `require_groups`.
     """
     request, layout, store = context.request, context.layout, context.store
     journal = context.journal()
@@ -67,7 +68,8 @@ def prepare(context: ReplayContext) -> ReplayPlan:
     folder = layout.train_groups
     uris = written(store.list(folder), folder, GROUPS)
     require_groups(plan, {uri.removeprefix(f"{folder}/").removesuffix(".json.gz") for uri in uris})
-    # The ranks' own start comes after those of the run, even if the run starts again meanwhile.
+    # Copy the run's start numbers, so that the replay's start gets the next one. The real starts are hidden,
+    # so a later start of the run does not supersede the replay.
     starts = f"{request.run.uri.rstrip('/')}{layout.learners.removeprefix(layout.root)}"
     for number in range(len(context.run_store.list(starts))):
         store.put(layout.learner(number), b"")
@@ -76,7 +78,10 @@ def prepare(context: ReplayContext) -> ReplayPlan:
 
 
 def _require_signed(context: ReplayContext, usable: set[int]) -> None:
-    """Refuse to train from the beginning only because no checkpoint of the run can be opened."""
+    """Raise `NoCheckpoint` if the run has earlier checkpoints but none can be opened.
+
+    Otherwise the replay would silently train from the beginning.
+    """
     request, folder = context.request, context.layout.checkpoints
     sealed = by_number(filter(is_report, context.store.list(folder)), folder)
     before = sorted(step for step in sealed if step < request.step)
@@ -103,7 +108,10 @@ def _start(folder: Path, processes: int) -> int:
 
 
 def _require_accelerators(processes: int) -> None:
-    """NCCL has one rank a GPU; gloo on the CPU has any number."""
+    """Raise `TooFewAccelerators` if there are fewer GPUs than `processes`: NCCL needs one GPU per rank.
+
+    Without any GPU, gloo runs any number of ranks on the CPU.
+    """
     import torch
 
     there = torch.cuda.device_count()

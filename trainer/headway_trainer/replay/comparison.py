@@ -1,4 +1,4 @@
-"""Whether a step's weights are those that the run published for it, and how they differ."""
+"""Checks whether a step's weights are those that the run published for it, and how they differ."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from headway_api.weights_format import DIGESTS_FILE, MODEL_FILE
 from headway_trainer.publish.lora import WEIGHTS
 
 VOUCHING: Final = (DIGESTS_FILE, MODEL_FILE, WEIGHTS)
-"""Files of published weights whose digest covers every tensor. The first one that both versions have is
-compared; a delta has only the first."""
+"""Names of files whose digest covers every tensor of published weights.
+
+The comparison uses the first name that both versions have. A delta has only `DIGESTS_FILE`.
+"""
 TENSORS: Final = (MODEL_FILE, WEIGHTS)
 HEADER: Final = "header"
-"""Replaces a file name if weights were sent from memory: the header has a digest of each tensor."""
+"""Used instead of a file name if weights were sent from memory: the header has a digest of each tensor."""
 
 
 @dataclass(frozen=True)
@@ -31,16 +33,21 @@ class DigestComparison:
     file: str
     now: str
     recorded: str | None
-    """None if the run recorded nothing to compare with."""
+    """The run's digest; None if the run recorded none."""
 
     @property
     def same(self) -> bool | None:
-        """Whether they are the same; None if that is unknown."""
+        """Whether the two digests are equal; None if the run recorded none."""
         return None if self.recorded is None else self.now == self.recorded
 
 
 def digests(now: Sequence[FileDigest], recorded: Sequence[FileDigest]) -> DigestComparison:
-    """The digests to compare, from the files of whole weights and those that a run recorded."""
+    """The digests to compare.
+
+    Args:
+        now: files of the replay's full weights or adapter.
+        recorded: files that the run recorded for the same step.
+    """
     new = {each.name: each.sha256 for each in now}
     old = {each.name: each.sha256 for each in recorded}
     both = next((name for name in VOUCHING if name in new and name in old), None)
@@ -53,7 +60,7 @@ def recorded_tensors(store: Store, uri: str, files: Sequence[FileDigest], folder
 
     Args:
         uri: folder of the weights.
-        files: what the run recorded about them.
+        files: the files that the run recorded for them.
     """
     found = next((each for each in files if each.name in TENSORS), None)
     if found is None:
@@ -65,8 +72,8 @@ def recorded_tensors(store: Store, uri: str, files: Sequence[FileDigest], folder
 
 
 def tensor_difference(recorded: Path, now: Path) -> TensorDifference:
-    """How the tensors of two safetensors files differ. A tensor differs if only one file has it, or if the
-    shapes differ."""
+    """How the tensors of two safetensors files differ. A tensor also counts as differing if only one file has
+    it, or if its shapes differ."""
     differing, max_abs, max_at = [], 0.0, None
     with safe_open(recorded, "pt") as old, safe_open(now, "pt") as new:
         before, after = set(old.keys()), set(new.keys())

@@ -1,4 +1,4 @@
-"""Where a replay reads and writes: its folder, the run's store below it, and the job with changed paths."""
+"""The context of a replay: its folder, an overlay over the run's store, and the job with changed paths."""
 
 from __future__ import annotations
 
@@ -17,14 +17,20 @@ from headway_trainer.checkpoint.signer import Signer
 from headway_trainer.replay.overlay import Overlay
 
 WHOLE: Final = WeightsSpec(backend="file")
-"""Writes all weights each time: nobody holds the last version, or fetches weights from memory."""
+"""Publishes all weights at every step. A replay has no servers that hold the last version or fetch from
+memory.
+"""
 
 
 class ReplayContext:
     """The context of one replay, the same in each of its processes."""
 
     def __init__(self, folder: Path, request: ReplayRequest) -> None:
-        """Raise JobError, `BucketUnavailable`, if the run's store cannot be used."""
+        """Open the run's store.
+
+        Raises:
+            JobError: `BucketUnavailable`: the store cannot be used.
+        """
         self.folder = folder
         self.request = request
         config = request.config
@@ -43,19 +49,19 @@ class ReplayContext:
         """`spec`, with its artifacts in the replay's folder."""
         output = self.request.run.model_copy(update={"uri": self._uri})
         learner = spec.learner
-        if spec.model.effective_lora is None:  # an adapter is whole as it is
+        if spec.model.effective_lora is None:  # an adapter is always published whole
             learner = learner.model_copy(update={"weights": WHOLE})
         return spec.model_copy(update={"output": output, "learner": learner})
 
     @property
     def key(self) -> str:
-        """The key that signs checkpoints. Without it, a random one: the run's checkpoints are then not
-        opened."""
+        """The job's key for checkpoints. Without it, a random key, which opens none of the run's
+        checkpoints."""
         given = self.request.key
         return secrets.token_hex() if given is None else Path(given).read_text().strip()
 
     def journal(self) -> Journal:
-        """The journal of the run, as the replay sees it."""
+        """The journal of the run, read and written through the overlay."""
         return Journal(self.store, self.layout, Signer.of(self.key, self.layout))
 
     def published(self, step: int) -> str:

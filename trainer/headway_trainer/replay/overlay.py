@@ -1,6 +1,6 @@
-"""A run's folder as a replay sees it: read from the run, written to a folder of the replay's own.
+"""A store for replays that reads a run's folder, but writes to a folder of the replay.
 
-The learner is the one that trains jobs, and writes as it does there. None of that reaches the run.
+A replay uses the same learner code as a job, which also writes files. None of these writes changes the run.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from headway_api.store import FileStore, ObjectNotFoundError, Store
 
 
 class Overlay:
-    """A `Store`. Objects outside the folder, such as a model, are read in place and never written."""
+    """A `Store` over a run's store. Objects outside the run's folder, such as a model, are only read."""
 
     def __init__(self, run: Store, at: str, root: str, hidden: Collection[str]) -> None:
         """
         Args:
             run: the store of the run.
-            at: the run's folder in it.
-            root: the folder on this machine (`file://...`) that replaces it; what is written lies there.
+            at: the run's folder in that store.
+            root: the folder on this machine (`file://...`) that stands for the run's folder. Writes go there.
             hidden: URIs below `root`, of objects or folders, that are never read from the run.
         """
         self._run = run
@@ -50,7 +50,7 @@ class Overlay:
             self._run.download(self._there(uri), path)
 
     def list(self, prefix_uri: str) -> list[str]:
-        """As `Store.list`: the objects of both."""
+        """As `Store.list`: the objects of the run and of the replay."""
         if not self._below(prefix_uri):
             return self._run.list(prefix_uri)
         there = self._at + prefix_uri.removeprefix(self._root)
@@ -62,7 +62,7 @@ class Overlay:
         self._own.put(self._writable(uri), data)
 
     def put_new(self, uri: str, data: bytes) -> bool:
-        """As `Store.put_new`: an object of the run remains."""
+        """As `Store.put_new`. It also returns False if the run has the object."""
         try:
             self.size(self._writable(uri))
         except ObjectNotFoundError:
@@ -70,7 +70,7 @@ class Overlay:
         return False
 
     def delete(self, uris: Iterable[str]) -> None:
-        """As `Store.delete`, for what was written here; objects of the run remain."""
+        """As `Store.delete`, for objects that the replay wrote. Objects of the run remain."""
         self._own.delete(map(self._writable, uris))
 
     def upload(self, path: Path, uri: str) -> None:
@@ -81,14 +81,14 @@ class Overlay:
         return uri == self._root or uri.startswith(f"{self._root}/")
 
     def _is_own(self, uri: str) -> bool:
-        """Whether the object was written here."""
+        """Whether the replay wrote the object."""
         return self._below(uri) and Path(uri.removeprefix("file://")).exists()
 
     def _is_hidden(self, uri: str) -> bool:
         return any(uri == each or uri.startswith(f"{each}/") for each in self._hidden)
 
     def _there(self, uri: str) -> str:
-        """Where to read an object that was not written here."""
+        """The URI in the run's store of an object that the replay did not write."""
         if not self._below(uri):
             return uri
         if self._is_hidden(uri):

@@ -1,4 +1,4 @@
-"""Chooses the checkpoint, the steps and the batches from which a step is trained again. Pure."""
+"""Chooses the checkpoint, the steps and the batches for training a step again. Pure."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from headway_api.records import Batch, GroupRecord, StepReport
 from headway_api.staleness import idle_steps
 
 NAMED = 3
-"""Maximum names in a message."""
+"""Maximum number of group ids in a message."""
 
 
 class ReplayPlan(Record):
-    """The steps that lead to a step."""
+    """The steps to train to reach the requested step."""
 
     start: int | None
-    """Step of the checkpoint to begin with; None: the model itself."""
+    """Step of the checkpoint to begin with; None to begin with the base model."""
     reports: list[StepReport]
     """The run's reports of the steps to train, in their order; the last one is the requested step."""
     saved: list[int]
-    """Steps among them that a later one goes back to: their state is kept meanwhile."""
+    """Steps in `reports` to which a later step goes back. The replay saves their states."""
     idle: list[int]
     """Steps of the run without groups."""
     processes: int
-    """Ranks to train on."""
+    """Number of ranks to train with."""
     first: StepReport | None
-    """The run's report of step 0, if the plan begins with the model itself."""
+    """The run's report of step 0, if the plan begins with the base model."""
 
     @property
     def groups(self) -> list[str]:
@@ -39,13 +39,13 @@ class ReplayPlan(Record):
 def plan_replay(
     reports: Sequence[StepReport], kept: Collection[int], step: int, processes: int = 1
 ) -> ReplayPlan:
-    """The fewest steps that lead to `step`.
+    """The plan with the fewest steps to reach `step`.
 
     Args:
         reports: the run's reports that are still valid.
-        kept: steps whose checkpoints can be used. If there is none before `step`, start from the model
-            itself.
-        processes: as in the plan.
+        kept: steps whose checkpoints can be used. Without one before `step`, the plan begins with the base
+            model.
+        processes: number of ranks to train with.
     Raises:
         JobError: `StepNotRecorded`.
     """
@@ -73,12 +73,12 @@ def plan_replay(
 
 
 def require_groups(plan: ReplayPlan, there: Collection[str]) -> None:
-    """Refuse a plan if the spool lacks a group that it trains.
+    """Check that the spool has every group that the plan trains.
 
     Args:
         there: ids of the groups in the spool.
     Raises:
-        JobError: `GroupsGone`.
+        JobError: `GroupsGone`: it lacks some.
     """
     gone = {report.step: missing for report in plan.reports if (missing := _missing(report.groups, there))}
     if not gone:
@@ -99,11 +99,11 @@ def _missing(groups: Iterable[str], there: Collection[str]) -> list[str]:
 def batch_of(report: StepReport, groups: Sequence[GroupRecord], idle: Sequence[int]) -> Batch:
     """The batch that the learner received for the step of `report`.
 
-    A refused directive changed nothing, so the batch has none. A directive that was carried out goes back to
-    the same checkpoint as it did then.
+    A refused directive changed nothing, so the batch has no directive. A directive that was carried out names
+    only the checkpoint to which the run went back.
 
     Args:
-        groups: those of the step, in the order of its report.
+        groups: the groups of the step, in the order of its report.
         idle: steps without groups.
     """
     directive = None if report.refused is not None else report.directive
@@ -121,5 +121,6 @@ def batch_of(report: StepReport, groups: Sequence[GroupRecord], idle: Sequence[i
 
 
 def without_algorithm(in_force: InForce) -> InForce:
-    """`in_force` without the objective's settings: nothing then overrides a changed spec's algorithm."""
+    """`in_force` without the objective's settings, so that it does not override a changed spec's
+    algorithm."""
     return in_force.model_copy(update={"loss": None, "clip": None, "kl": None})
