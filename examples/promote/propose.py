@@ -1,9 +1,9 @@
-"""Writes a promotion into deploy/: a training job's best weights, for a commit that the gate then judges.
+"""Writes a promotion of a training job's best weights into deploy/. You commit it, and the gate judges it.
 
     kubectl get rltj refunds -n team -o json | python3 propose.py deploy
 
-The job's name in gate/eval.yaml has the step and six digits of the weights' address in it. So each promotion
-is a job of its own. Python's standard library only.
+The evaluation's name in gate/eval.yaml contains the step and a six-digit hash of the weights' address. So
+each promotion gets its own RLEvalJob. Python's standard library only.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from typing import Any
 
 GATE, SERVING = Path("gate/eval.yaml"), Path("serving/refunds.yaml")
 MAX_NAME = 40
-"""Maximum characters that the API takes in an RLEvalJob's name."""
+"""Maximum characters that the API accepts in an RLEvalJob's name."""
 
 
 class NotProposableError(Exception):
-    """What cannot be proposed, and what to do about it."""
+    """The weights cannot be proposed; the message says why, and what to do."""
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """Weights that are to serve."""
+    """Weights that are proposed for serving."""
 
     job: str
-    """The training job that made them."""
+    """Name of the training job that made the weights."""
     step: int
     uri: str
     """Folder of the weights."""
@@ -43,10 +43,11 @@ class Proposal:
 
 
 def proposal(job: dict[str, Any]) -> Proposal:
-    """The weights of an RLTrainingJob, as the API shows it, that validated best.
+    """The weights of a training job with the best validation. `job` is the RLTrainingJob as the API returns
+    it.
 
     Raises:
-        NotProposableError: the job has no validated weights, or its name is too long for an evaluation's.
+        NotProposableError: the job has no validated weights, or the evaluation's name would be too long.
     """
     best = job.get("status", {}).get("checkpoints", {}).get("best")
     name: str = job["metadata"]["name"]
@@ -65,20 +66,20 @@ def proposal(job: dict[str, Any]) -> Proposal:
 
 
 def gate(text: str, wanted: Proposal) -> str:
-    """The evaluation's file with the weights that it judges.
+    """The evaluation's file, changed to judge the wanted weights.
 
     Raises:
         NotProposableError: the file does not look as expected.
     """
     job = re.escape(wanted.job)
     text = _once(rf"^  name: {job}-\d{{6}}-\S+", f"  name: {wanted.name}", text, GATE)
-    # Only of the candidate that is proposed: production may have a checkpoint too.
+    # Change only the candidate `proposed`: the candidate in production may have a checkpoint too.
     weights = rf"(?<=- name: proposed\n    checkpoint: ){{job: {job}, step: \d+, uri: \S+}}"
     return _once(weights, f"{{job: {wanted.job}, step: {wanted.step}, uri: {wanted.uri}}}", text, GATE)
 
 
 def serving(text: str, wanted: Proposal) -> str:
-    """The file of what serves, with the address of the weights.
+    """The serving manifest, changed to the address of the wanted weights.
 
     Raises:
         NotProposableError: the file does not look as expected.

@@ -2,10 +2,11 @@
 
     python base_model.py --out base-model [--seed 0] [--steps 400] [--current 0.3]
 
-Most demonstrations follow rules that have since changed, each decision on its own. So the model writes
-well-formed calls and mostly wrong answers. Reinforcement learning must overturn this foothold and not merely
-sharpen it. Demonstrations are rendered turn by turn exactly as a rollout is (`renderers`, Qwen3), so
-nothing differs between warm start and serving. Same seed, same files. Well under two minutes on one core.
+Most decisions in the demonstrations follow an old rule, drawn independently for each decision. So the model
+writes well-formed calls and mostly wrong answers. Reinforcement learning must unlearn the old rules, and not
+merely sharpen what the model does already. Demonstrations are rendered turn by turn exactly as rollouts are
+(`renderers`, Qwen3), so warm start and serving see the same tokens. The same seed gives the same files. It
+takes well under two minutes on one core.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool
            "</tool_response>", "<think>", "</think>")  # fmt: skip
 VOCABULARY = 1280
 CURRENT = 0.3
-"""Probability that a demonstrated decision follows the rule of today. 1 makes a reference to compare with."""
+"""Probability that a demonstrated decision follows today's rule. With 1, the model is an upper reference."""
 OLD_LOOKUP = {**desk.LOOKUP, "silver": "get_credit"}
 OLD_AMOUNT = {**desk.AMOUNT, "light": "all", "heavy": "half"}
 
@@ -74,7 +75,7 @@ CHAT_TEMPLATE = r"""
 
 
 class Recorder:
-    """Replaces a tokenizer, to learn which strings the renderer encodes as one piece."""
+    """A stand-in for a tokenizer that records which strings the renderer encodes in one call."""
 
     unk_token_id = None
 
@@ -93,13 +94,13 @@ class Recorder:
 
 
 def renderer_for(tokenizer: Any) -> Any:
-    """The renderer a job uses for this model: `qwen3`, thinking neither prefilled nor stripped."""
+    """The renderer that a job uses for this model: `qwen3`, which neither prefills nor strips thinking."""
     return create_renderer(tokenizer, Qwen3RendererConfig())
 
 
 @dataclass
 class Demonstration:
-    """One episode as tokens; `mask` is 1 where the assistant speaks."""
+    """One episode as tokens; `mask` is 1 for the assistant's tokens."""
 
     tokens: list[int]
     mask: list[int]
@@ -114,7 +115,8 @@ def tool_call(name: str, key: str) -> dict[str, Any]:
 
 
 def demonstrate(row: dict[str, str], tokenizer: Any, chooser: Callable[[], bool]) -> Demonstration:
-    """Play one case, each decision by today's rule where `chooser()` says so and else by the old one."""
+    """Play one case. Each decision follows today's rule if `chooser()` returns True, and otherwise the old
+    rule."""
 
     def choose(now: dict[str, str], old: dict[str, str], key: str) -> str:
         return now[key] if chooser() else old[key]
@@ -129,7 +131,7 @@ def demonstrate(row: dict[str, str], tokenizer: Any, chooser: Callable[[], bool]
     calls: list[Call] = []
 
     def say(message: dict[str, Any]) -> list[int]:
-        """Append what the assistant samples; returns it."""
+        """Append the tokens that the assistant samples for `message`, and return them."""
         sampled = completion(renderer, message)
         tokens.extend(sampled)
         mask.extend([1] * len(sampled))
@@ -167,9 +169,9 @@ def demonstrate(row: dict[str, str], tokenizer: Any, chooser: Callable[[], bool]
 
 
 def completion(renderer: Any, message: dict[str, Any]) -> list[int]:
-    """What the model samples to say `message`: from after the generation prompt to the end-of-turn token.
+    """The tokens that the model samples for `message`: after the generation prompt, to the end-of-turn token.
 
-    A user turn behind the message keeps the renderer from wrapping it in an empty thinking block.
+    A user turn after the message keeps the renderer from adding an empty thinking block to the message.
     """
     opener = [{"role": "user", "content": ""}]
     prompt = renderer.render_ids(opener, add_generation_prompt=True)
@@ -185,7 +187,8 @@ def completion(renderer: Any, message: dict[str, Any]) -> list[int]:
 
 
 def make_tokenizer(cases: Sequence[dict[str, str]], seed: int) -> PreTrainedTokenizerFast:
-    """Byte-level BPE in which every id and value word is one token and constant text takes few."""
+    """A byte-level BPE tokenizer. Each word of an id or a value is one token, and constant text takes few
+    tokens."""
     words = sorted({*desk.ADJECTIVES, *desk.ANIMALS, *desk.TIERS, *desk.REASONS, *desk.ITEMS, *desk.CREDITS,
                     *desk.STOCKS, *desk.USAGES, *desk.DECISION.values(), *desk.AMOUNT.values(),
                     *desk.METHOD.values(), *desk.APPROVAL.values()})  # fmt: skip
@@ -193,8 +196,8 @@ def make_tokenizer(cases: Sequence[dict[str, str]], seed: int) -> PreTrainedToke
     chooser = coin(random.Random(f"{seed}/tokenizer"), 0.5)
     for case in cases:
         demonstrate(case, recorder, chooser)
-    # Before a tool answer, the renderer encodes "user" and its line end apart, so the tokenizer must do so
-    # too.
+    # Before a tool answer, the renderer encodes "user" and its line end separately, so the tokenizer must
+    # split them too.
     isolate = pre_tokenizers.Split(Regex(r"\b(" + "|".join(words) + r")\b|(?<=user)\n"), behavior="isolated")
     bytes_of = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer = Tokenizer(models.BPE())
@@ -217,12 +220,12 @@ def make_tokenizer(cases: Sequence[dict[str, str]], seed: int) -> PreTrainedToke
 
 
 def coin(source: random.Random, probability: float) -> Callable[[], bool]:
-    """A biased coin."""
+    """A biased coin: a function that returns True with `probability`."""
     return lambda: source.random() < probability
 
 
 def make_model(vocabulary: int, seed: int) -> Qwen3ForCausalLM:
-    """An untrained model of 0.4 million parameters; head_dim 32 is one that vLLM's CPU kernels have."""
+    """An untrained model of 0.4 million parameters. vLLM's CPU kernels support its head_dim of 32."""
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=vocabulary,
@@ -247,7 +250,7 @@ def make_model(vocabulary: int, seed: int) -> Qwen3ForCausalLM:
 def batches(
     examples: Sequence[Demonstration], size: int, source: random.Random
 ) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Random batches for ever: (tokens, labels), right-padded; a label of -100 is not trained."""
+    """Endless random batches of (tokens, labels), right-padded. Tokens with label -100 are not trained."""
     while True:
         chosen = source.sample(examples, size)
         width = max(len(example.tokens) for example in chosen)
@@ -261,7 +264,7 @@ def batches(
 
 
 def warm_start(model: Qwen3ForCausalLM, examples: Sequence[Demonstration], steps: int, seed: int) -> float:
-    """Supervised training on the demonstrations; returns the last batch's loss."""
+    """Train on the demonstrations (supervised), and return the last batch's loss."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, betas=(0.9, 0.95), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=2e-3, total_steps=steps, pct_start=0.05)
     stream = batches(examples, 16, random.Random(f"{seed}/batches"))

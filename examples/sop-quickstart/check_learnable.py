@@ -1,10 +1,11 @@
-"""Does the task learn, and from what foothold? The whole method in one file, without a cluster.
+"""Checks whether a model can learn the task, and from what foothold: the whole method in one file, no
+cluster.
 
     python check_learnable.py --model base-model [--seeds 0 1 2] [--rank 16] [--lr 1e-3] [--steps 40]
 
-Samples episodes with the real environment, renderer and parser. Trains in plain PyTorch with the objective
-that a job uses by default: PPO clipping, group-normalized advantage, token mean. `--rank 0` trains every
-weight. Prints mean training reward a step, and greedy and sampled success on held-out cases.
+It samples episodes with the real environment, renderer and parser. It trains in plain PyTorch with a job's
+default objective: PPO clipping, group-normalized advantage, token mean. `--rank 0` trains every weight. It
+prints the mean training reward, and greedy and sampled success on held-out cases.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down
 
 @dataclass
 class Episode:
-    """One episode being played: the tokens so far, and what the environment saw."""
+    """An episode in progress: its tokens so far, and its messages and tool calls."""
 
     environment: Environment
     messages: list[Any]
@@ -49,7 +50,7 @@ class Episode:
 
 
 class Player:
-    """Plays episodes in lockstep with one model."""
+    """Plays episodes with one model, all at the same turn."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.renderer = renderer_for(tokenizer)
@@ -97,7 +98,7 @@ class Player:
         return sampled
 
     def play(self, model: Any, cases: Sequence[dict[str, str]], temperature: float) -> list[Episode]:
-        """Play one episode a case, all turns of all episodes in lockstep, and judge them."""
+        """Play one episode for each case, all at the same turn, and compute their rewards and scores."""
         episodes = [self.begin(case) for case in cases]
         for _ in range(MAX_TURNS):
             active = [episode for episode in episodes if not episode.done]
@@ -114,7 +115,7 @@ class Player:
         return episodes
 
     def turn(self, episode: Episode, pairs: list[tuple[int, float]]) -> None:
-        """Append the sampled turn and carry out the tools it called."""
+        """Append the sampled turn and carry out its tool calls."""
         prompt, sampled = list(episode.tokens), [token for token, _ in pairs]
         episode.tokens += sampled
         episode.mask += [1] * len(sampled)
@@ -148,7 +149,7 @@ class Player:
 
 
 def advantages(groups: Sequence[Sequence[Episode]]) -> list[tuple[Episode, float]]:
-    """Group-normalized advantage; a group whose rewards are all alike gives none."""
+    """Each episode with its group-normalized advantage, without groups whose rewards are all equal."""
     pairs = []
     for group in groups:
         rewards = torch.tensor([episode.reward for episode in group], dtype=torch.float64)
@@ -159,7 +160,7 @@ def advantages(groups: Sequence[Sequence[Episode]]) -> list[tuple[Episode, float
 
 
 def update(model: Any, optimizer: torch.optim.Optimizer, pairs: Sequence[tuple[Episode, float]]) -> None:
-    """One PPO step over all action tokens, ratio clipped to [0.8, 1.2]."""
+    """Take one PPO step over all action tokens, with the ratio clipped to [0.8, 1.2]."""
     width = max(len(episode.tokens) for episode, _ in pairs)
 
     def padded(values: Sequence[Sequence[float]], dtype: torch.dtype) -> torch.Tensor:
@@ -185,7 +186,8 @@ def evaluate(player: Player, model: Any, cases: Sequence[dict[str, str]], temper
 
 
 def adapted(folder: Path, rank: int) -> Any:
-    """The base model, all weights trainable (rank 0) or frozen under a LoRA adapter with alpha = 2 rank."""
+    """The base model: with all weights trainable for rank 0, else frozen, with a LoRA adapter of alpha 2 *
+    rank."""
     model: Any = Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32)
     if rank:
         model = get_peft_model(model, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=TARGETS))
@@ -193,7 +195,7 @@ def adapted(folder: Path, rank: int) -> Any:
 
 
 def train(options: argparse.Namespace, seed: int) -> tuple[float, float]:
-    """One run; returns greedy success before and after."""
+    """Train once with `seed`, and return greedy success before and after."""
     torch.manual_seed(seed)
     player = Player(AutoTokenizer.from_pretrained(options.model))
     model = adapted(options.model, options.rank)

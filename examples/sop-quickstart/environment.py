@@ -1,7 +1,7 @@
 """A refund desk that follows a standard operating procedure: four turns, three tools, one strict answer.
 
-The desk's records are pure functions of their keys, so an episode is the same wherever it runs.
-Standard library only: this module is imported by a fresh pod for every episode.
+The desk's records are pure functions of their keys, so an episode is the same wherever it runs. This module
+uses only the standard library, because a fresh pod imports it for every episode.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ APPROVAL = {"gold": "desk", "staff": "lead", "silver": "auto", "bronze": "clerk"
 
 
 def rule(mapping: Mapping[str, str]) -> str:
-    """A mapping as the procedure's text shows it."""
+    """A mapping as text for the procedure."""
     return ", ".join(f"{key}: {value}" for key, value in mapping.items())
 
 
@@ -62,7 +62,7 @@ approval by tier ({rule(APPROVAL)})."""
 
 
 def case_ids() -> list[str]:
-    """Every case there is."""
+    """The ids of all cases."""
     return [f"{adjective}-{animal}" for adjective in ADJECTIVES for animal in ANIMALS]
 
 
@@ -73,7 +73,7 @@ def pick(values: Sequence[str], *key: str) -> str:
 
 
 def case_record(case_id: str) -> dict[str, str]:
-    """What get_case answers."""
+    """The answer of the tool get_case."""
     return {
         "tier": pick(TIERS, "tier", case_id),
         "reason": pick(REASONS, "reason", case_id),
@@ -82,7 +82,7 @@ def case_record(case_id: str) -> dict[str, str]:
 
 
 def expected_calls(case_id: str) -> list[tuple[str, str]]:
-    """The calls that the procedure prescribes: tool and key."""
+    """The calls that the procedure prescribes, as pairs of tool and key."""
     record = case_record(case_id)
     lookup = LOOKUP[record["tier"]]
     key = case_id if lookup == "get_credit" else record["item"]
@@ -106,10 +106,10 @@ def expected_answer(case_id: str) -> dict[str, str]:
 
 
 def parse_answer(text: str) -> dict[str, str] | None:
-    """The answer's fields; None unless the text is one tag pair around one object of exactly these fields.
+    """The answer's fields; None unless the text is one tag pair around one object with exactly `FIELDS`.
 
-    Nothing around the tags, no field twice, no other tag: what a lenient reader would accept, a model
-    under training would soon write.
+    The parser accepts nothing around the tags, no other tag, and no field twice. Under training, a model soon
+    writes everything that a lenient parser accepts.
     """
     start, end = "<final_output>", "</final_output>"
     if not (text.startswith(start) and text.endswith(end)):
@@ -171,10 +171,10 @@ class RefundDesk(Environment):
         return calls == expected_calls(self.case_id)
 
     def reward(self, transcript: Transcript) -> Reward:
-        """Half for the share of the fields, and of the procedure, that is right; half for all of it.
+        """Half of the share of correct parts (the fields and the procedure), plus 0.5 if all are correct.
 
-        The share alone learns slowly: most of it is right from the start, so that it differs little within
-        a group. The whole alone says nothing of a group without a success.
+        With the share alone, training is slow: most parts are correct from the start, so rewards in a group
+        differ little. With the second half alone, a group without a success gives no signal.
         """
         answer = parse_answer(transcript.answer)
         expected = expected_answer(self.case_id)
@@ -189,6 +189,6 @@ class RefundDesk(Environment):
         return Reward((share + float(share == 1.0)) / 2, metrics)
 
     def score(self, transcript: Transcript) -> float:
-        """1 where the answer is exactly right and was looked up as prescribed, else 0."""
+        """1 if the answer is exactly right and the tool calls followed the procedure, else 0."""
         right = parse_answer(transcript.answer) == expected_answer(self.case_id)
         return float(right and self._followed(transcript))

@@ -2,8 +2,8 @@
 
     python generate.py --out data [--seed 0] [--validation 100] [--test 160]
 
-Every case id falls into a split by its hash, whatever the seed, so that no case is ever in two splits.
-The seed only orders the rows.
+The hash of a case id decides its split, whatever the seed. So no case is ever in two splits. The seed only
+changes the order of the rows.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ SPLITS = ("train", "validation", "test")
 
 
 def split_of(case_id: str) -> str:
-    """A tenth of the cases each for validation and test."""
+    """The split of a case: about a tenth of all cases each for validation and test, the rest for training."""
     tenth = blake2b(case_id.encode(), digest_size=8, person=b"split").digest()[0] * 10 // 256
     return {0: "validation", 1: "test"}.get(tenth, "train")
 
 
 def rows(split: str, seed: int) -> list[dict[str, str]]:
-    """A split's rows in the seed's order."""
+    """The rows of a split, shuffled by `seed`."""
     cases = [case for case in case_ids() if split_of(case) == split]
     random.Random(f"{seed}/{split}").shuffle(cases)
     return [{"prompt": f"Handle case {case}.", "case_id": case} for case in cases]

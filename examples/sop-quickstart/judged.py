@@ -1,4 +1,4 @@
-"""The refund desk with a judge: another model answers what no rule can decide about an answer."""
+"""The refund desk with a judge: another model grades a quality of the answer that no rule can check."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ if TYPE_CHECKING:
     from headway_sandbox.environment import Transcript
 
 SHARE = 0.1
-"""The judge's share of the reward: small, because a judge may err and the desk's own rules do not."""
+"""The judge's share of the reward. It is small because a judge may err, and the desk's own rules do not."""
 VERDICT = {"enum": ["clear", "unclear"]}
-"""A choice of few values is answered more steadily than a grade."""
+"""The judge's possible answers. A judge chooses between a few values more consistently than it gives a
+grade."""
 
 
 class JudgedDesk(RefundDesk):
-    """Pays an answer that a judge finds clear somewhat more. The score asks nobody."""
+    """Adds a small reward for answers that a judge finds clear. The external score does not use the judge."""
 
     def reward(self, transcript: Transcript) -> Reward:
-        """The desk's reward and the judge's verdict. An answer that nobody can read is not asked about."""
+        """The weighted mean of the desk's reward and the judge's verdict.
+
+        The judge sees only well-formed answers.
+        """
         own = super().reward(transcript)
         metrics = dict(own.metrics or {})
         if not metrics["well_formed"]:

@@ -1,4 +1,4 @@
-"""The desk's own tests: what its judge pays, and that the preflight's checks find nothing in it.
+"""Tests of the desk: the rewards of a few episodes, and that the preflight's checks find no fault.
 
 pytest test_environment.py        # in the environment of `make venv`; seconds, no cluster, no model
 """
@@ -26,13 +26,13 @@ CASE = TRAIN[0]
 
 
 def calls(case_id: str) -> list[Call]:
-    """What the procedure prescribes."""
+    """The tool calls that the procedure prescribes."""
     made = desk.expected_calls(case_id)
     return [Call(name, {"item" if name == "get_stock" else "case_id": key}) for name, key in made]
 
 
 def written(answer: dict[str, str]) -> str:
-    """An answer in its form."""
+    """An answer in the required form."""
     return f"<final_output>{json.dumps(answer)}</final_output>"
 
 
@@ -49,7 +49,7 @@ def test_an_answer_without_looking_is_not_a_success() -> None:
 
 
 def clerk(seen: Seen) -> Generator[Call, ToolResult, str]:
-    """Stands for the model: follows the procedure, and errs in a field now and then."""
+    """Stands for the model: it follows the procedure, and in half of the episodes gets one field wrong."""
     yield from each(calls(seen.row["case_id"]))
     answer = desk.expected_answer(seen.row["case_id"])
     if seen.random.random() < 0.5:

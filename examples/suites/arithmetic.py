@@ -1,4 +1,4 @@
-"""Sums, differences and products of small numbers, as a task of Inspect AI: what any model should keep.
+"""Sums, differences and products of small numbers, as an Inspect AI task. No training should lose this skill.
 
 The questions are drawn here with a fixed seed, so they are the same wherever the task is loaded. Data and
 code are Headway's own, under the repository's license.
@@ -19,7 +19,7 @@ SIGNS = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a *
 
 
 def samples(seed: int, maximum: int) -> list[Sample]:
-    """The questions, in an order that does not change."""
+    """The questions. They and their order depend only on the arguments."""
     draw = random.Random(seed)
     found = []
     for number in range(QUESTIONS):

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Hold the locks against hack/audit/policy.toml, and write a bill of materials for each that is shipped.
+"""Check the lock files against hack/audit/policy.toml, and write a bill of materials for each shipped lock.
 
-audit.py                      all locks
-audit.py trainer cli          those alone
-audit.py --require-database   fail, too, where the database of vulnerabilities cannot be reached
+audit.py                      check all locks
+audit.py trainer cli          check only these locks
+audit.py --require-database   also fail if the database of vulnerabilities cannot be reached
 """
 
 from __future__ import annotations
@@ -30,8 +30,11 @@ def say(text: str) -> None:
 
 
 def of_licences(lock: str, allowed: Policy) -> tuple[list[str], list[Licence]]:
-    """What is wrong with the licences of a shipped lock, and the licences; writes the lock's bill of
-    materials."""
+    """Check the licences of a shipped lock, and write its bill of materials.
+
+    Returns:
+        A sentence for each problem, and all licences of the lock.
+    """
     packages = bills.metadata(locks.read(lock), allowed.sources)
     found = [licences.of_metadata(each, allowed) for each in packages]
     declared = [
@@ -49,7 +52,12 @@ def of_licences(lock: str, allowed: Policy) -> tuple[list[str], list[Licence]]:
 def of_vulnerabilities(
     names: Sequence[str], allowed: Policy
 ) -> tuple[dict[str, list[str]], list[vulnerabilities.DatabaseAnswer]]:
-    """What is wrong with each lock, and the database's answers; ends at the first lock without an answer."""
+    """Ask for known vulnerabilities of each lock, up to the first lock for which the database does not
+    answer.
+
+    Returns:
+        Sentences about the problems of each lock, and the database's answers.
+    """
     wrong: dict[str, list[str]] = {}
     answers = []
     for lock in names:

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-"""Measures how many short pods a second the running local cluster starts and removes.
+"""Measures how many short-lived pods per second the running local cluster starts and removes.
 
     python3 hack/cluster/measure_churn.py --pods 300 --in-flight 16
 
-Each pod has one container; it is deleted as soon as it is Running.
+Each pod has one container, and is deleted as soon as it is Running.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def pod(name: str) -> dict[str, object]:
 
 
 def watch(layout: Layout, events: SimpleQueue[tuple[str, str]], version: str) -> None:
-    """Put ("running" or "gone", pod name) on the queue as it happens."""
+    """Put ("running" or "gone", pod name) on the queue whenever a pod starts to run or is deleted."""
     path = f"{PODS}?watch=1&labelSelector={LABEL}&resourceVersion={version}"
     stream = Api(layout).call("GET", path)
     for line in stream:

@@ -5,9 +5,9 @@ from a crash, but a disruption is not a failure of the learner. So a pod leaves 
 SIGTERM. If a pod's ranks fail without an explanation, the pod looks for such a note before it reports a
 failure.
 
-The note lies in a rendezvous store that the first pod serves. If the first pod is gone, the other pods act as
-if they had found a note: the first pod's own exit says whether it failed. The first pod itself needs a note.
-So a failure without a note is counted at least once, at the exit of the first pod or of the faulty pod. A
+The note lies in a rendezvous store that the first pod serves. If that pod is gone, the other pods act as if
+they had found a note: the first pod's own exit says whether it failed. The first pod itself needs a note. So
+a failure without a note is counted at least once, at the exit of the first pod or of the faulty pod. A
 lasting failure therefore ends the job.
 """
 

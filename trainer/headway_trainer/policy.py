@@ -131,8 +131,8 @@ class Policy:
 
         If it is None, all logits are computed at once. `layout.choose` sets it if a test succeeds.
         """
-        self._vocabulary = int(model.config.get_text_config().vocab_size)  # type: ignore[union-attr,
-        operator] head = output_head(model)
+        self._vocabulary = int(model.config.get_text_config().vocab_size)  # type: ignore[union-attr, operator]
+        head = output_head(model)
         self._project: Callable[[Tensor], Tensor] = head.forward
         head.forward = self._head
         head.register_forward_pre_hook(self._select)

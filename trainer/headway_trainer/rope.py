@@ -1,9 +1,9 @@
-"""Fixes rotary embeddings whose factors depend on length when the model is loaded, as servers do.
+"""Fixes length-dependent factors of rotary embeddings once, when the model is loaded, as vLLM does.
 
 transformers chooses such factors for each micro-batch, by its longest row. So a row's log-probabilities would
-depend on its neighbours. vLLM chooses them once, by the context length that it starts with. For longrope
-(Phi-3) it takes the long factors if that is above the length of pretraining. For dynamic NTK it takes the
-first ones. docs/adr/0028 has the reasons.
+depend on the other rows. vLLM chooses the factors once, by the context length that it starts with. For
+longrope (Phi-3) it uses the long factors if this context length is above the length of pretraining. For
+dynamic NTK it uses the initial factors. docs/adr/0028 has the reasons.
 """
 
 from __future__ import annotations
@@ -21,24 +21,25 @@ from headway_trainer.imports import lean
 DYNAMIC: Final = "dynamic"
 LONGROPE: Final = "longrope"
 DEPENDENT: Final = frozenset({DYNAMIC, LONGROPE})
-"""Kinds of transformers whose factors depend on length."""
+"""transformers' `rope_type` values whose factors depend on length."""
 FIXED: Final = "fixed"
-"""Our kind for an embedding with fixed factors; transformers changes the factors of those in `DEPENDENT`."""
+"""The `rope_type` that Headway sets once the factors are fixed. transformers then no longer changes them."""
 OF_OTHERS: Final = frozenset({"alpha", "max_trained_positions"})
 """Parameters of dynamic NTK that vLLM uses and transformers ignores."""
 TOLERANCE: Final = 1e-4
-"""Largest rounding error of a sine at a few thousand positions in float32."""
+"""Largest difference of a sine that counts as rounding: float32, at a few thousand positions."""
 FIELD: Final = "spec.model.contextLength"
 
 
 def fix(model: nn.Module, context_length: int | None) -> None:
-    """Give every rotary embedding of `model` the factors of its servers, whatever rows come.
+    """Fix the factors of every rotary embedding of `model` to those of the rollout servers.
 
     Args:
-        model: on the CPU, with its weights.
-        context_length: the context length that rollout servers get; None: they get none.
+        model: the model on the CPU, with its weights.
+        context_length: the context length with which rollout servers start; None if the job does not set it.
     Raises:
-        JobError: `RopeDependsOnLength`: an embedding cannot be fixed, or servers read it differently.
+        JobError: `RopeDependsOnLength`: the factors cannot be fixed, or vLLM reads their parameters
+            differently.
     """
     for module in model.modules():
         for layer_type, kind in _kinds(module):
@@ -47,8 +48,8 @@ def fix(model: nn.Module, context_length: int | None) -> None:
 
 
 def proof_length(model: nn.Module, limit: int) -> int:
-    """Tokens of a row longer than the lengths at which factors change, if such a length is below `limit`.
-    Otherwise 0."""
+    """Length of a test row that exceeds every length below `limit` at which factors change; 0 if there is
+    none."""
     found = [
         length + 1
         for module in model.modules()
@@ -59,7 +60,7 @@ def proof_length(model: nn.Module, limit: int) -> int:
 
 
 def _kinds(module: nn.Module) -> Iterator[tuple[str | None, str]]:
-    """Kinds of a module's factors, by kind of layer; none for a module that is not a rotary embedding."""
+    """Pairs of (layer type, `rope_type`) of a rotary embedding; nothing for any other module."""
     found = getattr(module, "rope_type", None)
     if isinstance(found, str):
         yield None, found
@@ -74,7 +75,7 @@ def _parameters(config: Any, layer_type: str | None) -> Mapping[str, Any]:
 
 
 def _boundary(config: Any, layer_type: str | None) -> int:
-    """The length of pretraining, where factors change."""
+    """The length of pretraining, above which the factors change."""
     return int(
         _parameters(config, layer_type).get("original_max_position_embeddings")
         or config.max_position_embeddings
@@ -116,7 +117,7 @@ def _fix(module: Any, layer_type: str | None, kind: str, context_length: int | N
 
 
 def _served_scale(config: Any, parameters: Mapping[str, Any], boundary: int, *, long: bool) -> float:
-    """vLLM's factor of the sines and cosines of longrope; it ignores `attention_factor`."""
+    """The factor by which vLLM multiplies longrope's sines and cosines. vLLM ignores `attention_factor`."""
     given = parameters.get("long_mscale" if long else "short_mscale")
     if given is not None:
         return float(given)
@@ -125,8 +126,10 @@ def _served_scale(config: Any, parameters: Mapping[str, Any], boundary: int, *, 
 
 
 def _apart(module: Any, layer_type: str | None, frequencies_F: Tensor, scale: float, served: int) -> float:
-    """Largest difference of cosines and sines from those of fixed factors, for a short row and for the
-    longest."""
+    """Largest difference between the module's cosines and sines and those of the fixed factors.
+
+    It compares a short row and the longest one.
+    """
     found = []
     # The first positions are exact in float32. Factors that depend on length follow the last position.
     for positions_L in (torch.arange(min(8, served)), torch.tensor([0, 1, 2, 3, served - 1])):

@@ -1,4 +1,5 @@
-"""One optimizer step: rows -> micro-batches -> forward and backward -> clip and step, with statistics."""
+"""Runs one optimizer step: rows -> micro-batches -> forward and backward -> clip and step, with
+statistics."""
 
 from __future__ import annotations
 
@@ -38,9 +39,10 @@ SUMS: Final = (
 )
 RATE: Final = "spec.optimizer.learningRate"
 FIELDS: Final = {"servers": "spec.rollout.engine", "batch": "spec.reward", "loss": "spec.algorithm.loss"}
-"""The field that each cause of a non-finite loss names, if it is not `RATE`."""
+"""The spec field that an error names, by the cause of a non-finite loss. Other causes name `RATE`."""
 FAR: Final = math.log(2)
-"""Distance of two log-probabilities from which a token counts as far: one probability is twice the other."""
+"""A token counts as far if its two log-probabilities differ by more: one probability is over twice the
+other."""
 MAXIMA: Final = ("ratio_max", "negative_ratio_min", "gap_max")
 
 
@@ -50,17 +52,17 @@ class NonFiniteLoss:
 
     group_id: str
     episode: int
-    """Index of its episode in the group."""
+    """Index of the token's episode in the group."""
     position: int
     """Index of the token among its row's action tokens, from 0."""
     cause: str
-    """Key of `ADVICE`."""
+    """A key of `ADVICE`."""
     seen: str
-    """The numbers that its loss was computed from."""
+    """The numbers from which the token's loss was computed, as text."""
 
     @property
     def sentence(self) -> str:
-        """Which token it is, and what its loss was computed from."""
+        """The position of the token, and the numbers from which its loss was computed."""
         return f"group {self.group_id}, episode {self.episode}, action token {self.position}: {self.seen}"
 
 
@@ -76,7 +78,7 @@ ADVICE: Final = {
 
 @dataclass
 class Tally:
-    """Sums and maxima over action tokens, added up over micro-batches, then over ranks."""
+    """Sums and maxima over action tokens, collected over micro-batches and then over ranks."""
 
     non_finite: NonFiniteLoss | None = None
 
@@ -90,7 +92,7 @@ class Tally:
     def add(self, tokens: TokenStatistics, entropy_T: Tensor, weight_T: Tensor) -> None:
         """Count the tokens of one micro-batch. `weight_T` is the weight of each token's loss."""
         gap_T = tokens.log_ratio_T.double()
-        # NaN means not measured: `step_metrics` leaves out what is not finite.
+        # NaN means not measured: `step_metrics` leaves out values that are not finite.
         divergence = gap_T.new_tensor(torch.nan)
         if tokens.divergence_T is not None:
             divergence = tokens.divergence_T.double().sum()
@@ -114,7 +116,7 @@ class Tally:
         self.maxima = torch.maximum(self.maxima, peaks.double().cpu())
 
     def over(self, ranks: Ranks) -> dict[str, float]:
-        """The loss, and means and extremes over all ranks' tokens; collective."""
+        """The loss, and means and extremes over the tokens of all ranks; collective."""
         sums = dict(zip(SUMS, ranks.total(self.sums.tolist()), strict=True))
         maxima = dict(zip(MAXIMA, ranks.maximum(self.maxima.tolist()), strict=True))
         tokens, loss = sums.pop("tokens"), sums.pop("loss")
@@ -138,14 +140,14 @@ class Tally:
 
 @dataclass(frozen=True)
 class StepResult:
-    """One optimizer step."""
+    """The result of one optimizer step, with its statistics."""
 
     update: Update
     tokens: dict[str, float]
     """The minimized loss; means and extremes over the action tokens. See `SUMS` and `MAXIMA`."""
     action_tokens: int
     micro_batches: int
-    """On each rank."""
+    """Number of micro-batches on each rank."""
     non_finite: NonFiniteLoss | None = None
     """The token that made the loss not finite, if a single token did."""
 
@@ -158,18 +160,18 @@ def with_old(
     ranks: Ranks,
     max_tokens: int,
 ) -> list[list[LearnerRow]]:
-    """The rows of a batch's optimizer steps, with log-probabilities under the present weights.
+    """The rows of a batch's optimizer steps, with log-probabilities under the current weights.
 
-    Call it before the first of the steps. A correction that needs no such log-probabilities costs no forward
-    pass. Collective: every rank passes the same rows.
+    Call it before the first of these steps. If the correction does not need these log-probabilities, there is
+    no forward pass. Collective: every rank passes the same rows.
 
     Args:
         parts: rows of each optimizer step.
-        max_tokens: tokens of one micro-batch, padding included.
+        max_tokens: maximum tokens of one micro-batch, padding included.
     """
     if not objective.recomputes:
         return [list(rows) for rows in parts]
-    # Use the micro-batches of the steps themselves: equal shapes round alike.
+    # Use the same micro-batches as the steps themselves, because equal shapes give equal rounding.
     return [_with_old(policy, rows, ranks, max_tokens) for rows in parts]
 
 
@@ -200,8 +202,8 @@ def optimizer_step(
 
     Args:
         rows: rows from `with_old`, with their weights.
-        max_tokens: tokens of one micro-batch, padding included.
-        seed: seed of an adapter's dropout, with the count of optimizer steps, the rank and the micro-batch.
+        max_tokens: maximum tokens of one micro-batch, padding included.
+        seed: part of the seed of an adapter's dropout, besides the optimizer step, rank and micro-batch.
     """
     mine = plan([row.length for row in rows], max_tokens, ranks.world, policy.layout)[ranks.rank]
     tally = Tally()
@@ -221,9 +223,10 @@ def optimizer_step(
 
 
 def refuse_non_finite(updates: Sequence[StepResult], step: int, own: Mapping[str, str]) -> None:
-    """Refuse weights that may not be finite, before they become durable. All ranks decide alike.
+    """Raise an error before weights that may not be finite become durable. All ranks decide alike.
 
-    `own` are the user's own functions in the loss, by the field that names each. The error names them first.
+    `own` has the names of the user's own functions in the loss, by their spec fields. The error names them
+    first.
 
     Raises:
         JobError: `LossNotFinite` or `GradientNotFinite`.

@@ -1,4 +1,7 @@
-"""How the learner ends: at once, after SIGTERM, done or failed. What matters is durable by then."""
+"""Ends the learner's process at once, without Python's teardown: after SIGTERM, success or failure.
+
+The learner has made its state durable by then, or had nothing to save.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ from typing import Final, NoReturn
 
 EXIT: Final = 128 + signal.SIGTERM
 AT_END: Final[list[Callable[[], object]]] = []
-"""The last actions of a process that ends by itself or by SIGTERM; each takes seconds at most."""
+"""Functions to call just before the process ends, by itself or by SIGTERM. Each takes at most seconds."""
 
 
 class ShutdownGuard:
-    """Keeps SIGTERM from ending the process while something is not durable.
+    """Keeps SIGTERM from ending the process while a step is not durable.
 
-    The holder looks at `asked` now and then, saves what there is, and exits with `EXIT`. The pod's grace
-    period bounds how long that may take.
+    The training loop holds the guard. It checks `asked` regularly, saves its state, and exits with `EXIT`.
+    The pod's grace period bounds how long this may take.
     """
 
     def __init__(self) -> None:
@@ -36,16 +39,16 @@ class ShutdownGuard:
 
     @property
     def asked(self) -> bool:
-        """Whether SIGTERM came while it was held."""
+        """Whether SIGTERM came while the guard was held."""
         return self._asked.is_set()
 
     def set(self, held: bool) -> None:
-        """Hold or release the guard. The holder must still answer a SIGTERM that came while it was held."""
+        """Hold or release the guard. If SIGTERM came while it was held, the holder must still exit."""
         with self._lock:
             self._held = held
 
     def defers(self) -> bool:
-        """Record that SIGTERM came. Return whether the holder will answer it."""
+        """Record that SIGTERM came, if the guard is held. Return whether the holder will end the process."""
         with self._lock:
             if self._held:
                 self._asked.set()
@@ -57,17 +60,18 @@ SHUTDOWN_GUARD: Final = ShutdownGuard()
 
 
 def another_handles_sigterm() -> bool:
-    """Whether another handler of SIGTERM was set since `exit_on_sigterm`, and will answer it."""
+    """Whether another SIGTERM handler has replaced the one of `exit_on_sigterm`."""
     return signal.getsignal(signal.SIGTERM) is not _heard
 
 
 def exit_on_sigterm(defers: Callable[[], bool] = SHUTDOWN_GUARD.defers) -> None:
     """Exit with code 143 on SIGTERM, even while the main thread waits inside a collective.
 
-    It does not exit if `defers` says that someone else will answer the signal. Python runs signal handlers in
-    the main thread, between two of its own instructions. A main thread that waits in C++ never gets there. So
-    the interpreter writes the signal's number to a socket, and a thread reads it. Process 1 of a container
-    needs a handler in any case: otherwise the kernel ignores SIGTERM. A second call changes nothing.
+    It does not exit if `defers` returns True: then other code will end the process. Python runs signal
+    handlers in the main thread, between two bytecode instructions. A main thread that waits in C++ never
+    reaches the next one. So the interpreter writes the signal's number to a socket, and a thread reads it.
+    Process 1 of a container needs a handler in any case: otherwise the kernel ignores SIGTERM. A second call
+    changes nothing.
     """
     if signal.getsignal(signal.SIGTERM) is _heard:
         return
@@ -87,10 +91,10 @@ def exit_on_sigterm(defers: Callable[[], bool] = SHUTDOWN_GUARD.defers) -> None:
 
 
 def live(work: Callable[[], int | None]) -> NoReturn:
-    """Do `work`, then `end`, whatever happened.
+    """Do `work`, then call `end`, even if `work` raises an exception.
 
-    The exit code is what `work` returns (None: 0) or raises as SystemExit, as in Python. After any other
-    error it is 1, and the traceback is on standard error.
+    The exit code is the result of `work` (0 for None), or the code of its SystemExit, as in Python. After any
+    other exception it is 1, and the traceback is on standard error.
     """
     try:
         code = work() or 0
@@ -105,10 +109,10 @@ def live(work: Callable[[], int | None]) -> NoReturn:
 
 
 def end(code: int) -> NoReturn:
-    """Exit with `code`, without tearing the interpreter down.
+    """Exit with `code`, without the interpreter's teardown.
 
-    Teardown destroys the threads of gloo and of the rendezvous store in no order. Now and then that aborts
-    ("terminate called without an active exception") a process that is done or has reported its error.
+    Teardown destroys the threads of gloo and of the rendezvous store in no fixed order. Sometimes this aborts
+    the process ("terminate called without an active exception") after it has finished or reported its error.
     """
     _last()
     sys.stdout.flush()
@@ -122,4 +126,4 @@ def _last() -> None:
 
 
 def _heard(number: int, frame: FrameType | None) -> None:
-    """Do nothing: the thread that reads the socket acts."""
+    """Do nothing: the thread that reads the socket handles the signal."""

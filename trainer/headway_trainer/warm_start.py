@@ -1,6 +1,7 @@
-"""The model that a job begins with: the base model, or the weights that `spec.model.warmStart` names.
+"""Loads the model that a job begins with: the base model, or the weights in `spec.model.warmStart`.
 
-Only step 0 needs them. A job that has a step never looks at them again, whatever becomes of them.
+Only step 0 needs the weights of `warmStart`. Once a job has a step, it never reads them again, so they may be
+deleted.
 """
 
 from __future__ import annotations
@@ -29,14 +30,15 @@ from headway_trainer.publish.lora import WEIGHTS
 from headway_trainer.ranks import Ranks
 
 NAMED = 3
-"""Maximum names of tensors in a message."""
+"""Maximum number of tensor names in a message."""
 
 
 def load(config: JobConfig, store: Store, base: Path, cache: Path, ranks: Ranks) -> nn.Module:
-    """Load the model to train, on the CPU, as `model.load` does; collective.
+    """Load the model to train, on the CPU; collective.
 
     Raises:
-        JobError: as `model.load` and `warm_start.fetch`; `WarmStartUnusable` if tensors do not fit.
+        JobError: an error of `model.load` or `warm_start.fetch`, or `WarmStartUnusable` if tensors do not
+            fit.
     """
     spec = config.spec
     start = _start(config, store, base, cache, ranks) if spec.model.warm_start is not None else None
@@ -50,7 +52,11 @@ def load(config: JobConfig, store: Store, base: Path, cache: Path, ranks: Ranks)
 
 
 def adapted(model: nn.Module, folder: Path) -> nn.Module:
-    """`model` with the tensors of the adapter in `folder` as its own: none missing, none left over."""
+    """`model`, with the tensors of the adapter in `folder` loaded into its own adapter.
+
+    Raises:
+        JobError: `WarmStartUnusable`: the two adapters have different tensors or shapes.
+    """
     with lean():
         from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
@@ -63,7 +69,7 @@ def adapted(model: nn.Module, folder: Path) -> nn.Module:
 
 
 def merged(model: nn.Module, folder: Path) -> nn.Module:
-    """`model` with the adapter in `folder` added to its weights; all weights train."""
+    """`model`, with the adapter in `folder` merged into its weights. All weights are trainable."""
     with lean():
         from peft import PeftModel, get_peft_model_state_dict
 
@@ -72,7 +78,7 @@ def merged(model: nn.Module, folder: Path) -> nn.Module:
         wrapped: Any = PeftModel.from_pretrained(
             model, str(folder), adapter_name=ADAPTER, autocast_adapter_dtype=False
         )
-    # PEFT raises whatever its readers raise (safetensors, JSON, modules that are not there).
+    # PEFT passes on any exception of its readers (safetensors, JSON), and raises others for missing modules.
     except Exception as error:
         raise JobError(
             "WarmStartUnusable",
@@ -87,7 +93,8 @@ def merged(model: nn.Module, folder: Path) -> nn.Module:
 
 
 def _start(config: JobConfig, store: Store, base: Path, cache: Path, ranks: Ranks) -> LocalWeights | None:
-    """The weights to begin with; None for a job that already has a step. One rank a node fetches them."""
+    """The weights to begin with; None for a job that already has a step. One rank of each node fetches
+    them."""
     begun: bool = ranks.share(_has_begun(config, store) if ranks.first else False)
     if begun:
         return None
@@ -100,7 +107,7 @@ def _start(config: JobConfig, store: Store, base: Path, cache: Path, ranks: Rank
 
 
 def _require_digests(folder: Path) -> None:
-    """Compare each tensor with its recorded digest, the only proof for weights rebuilt from a delta."""
+    """Compare each tensor with its recorded digest. Weights rebuilt from a delta have no other check."""
     described, written = folder / DIGESTS_FILE, folder / MODEL_FILE
     if not (described.exists() and written.exists()):
         return

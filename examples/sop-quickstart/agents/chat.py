@@ -1,6 +1,6 @@
-"""As much of an OpenAI client as the two agents need: one tool loop. Standard library only.
+"""A minimal OpenAI client for the two agents: one tool loop. Standard library only.
 
-With OpenAI's own client it is `OpenAI(base_url=endpoint + "/v1", api_key=...)` and the same loop.
+With OpenAI's own client, write `OpenAI(base_url=endpoint + "/v1", api_key=...)` and the same loop.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 TIMEOUT_SECONDS = 600
 LATER = (429, 502, 503)
-"""Statuses that ask for a retry: the platform's servers are full, or one was lost."""
+"""HTTP statuses after which to retry: the platform's servers are full, or one was lost."""
 TRIES = 5
 
 _open = build_opener(ProxyHandler({})).open
@@ -23,11 +23,11 @@ Json = dict[str, Any]
 
 
 class EpisodeEndedError(Exception):
-    """The conversation cannot go on."""
+    """The conversation cannot continue."""
 
 
 class ContextFullError(EpisodeEndedError):
-    """The context holds no further turn: the episode ends with the turns so far."""
+    """The context has no room for another turn. The episode ends with the turns so far."""
 
 
 def post(url: str, body: Json) -> Json:
@@ -59,13 +59,13 @@ def converse(
     call: Callable[[str, Json], str],
     max_turns: int = 6,
 ) -> list[Json]:
-    """Let the model speak and call tools until it answers; returns the whole conversation.
+    """Let the model call tools until it answers without a tool call. Return the whole conversation.
 
     Args:
         endpoint: base URL of this episode.
-        messages: what the model is shown first.
+        messages: the first messages of the conversation.
         tools: OpenAI tool specs.
-        call: carries out one tool call; returns what the model is shown.
+        call: carries out one tool call, and returns the text that the model gets.
         max_turns: turns after which the agent gives up.
     """
     conversation = list(messages)

@@ -1,7 +1,7 @@
 """The desk's clerk as a program in the sandbox (`spec.agent.sandboxed`): one run is one episode.
 
-It reads its episode from a file, talks to the model, and works with the environment's tools. The episode ends
-when it ends, and the environment judges. Standard library only.
+The program reads its episode from a file, talks to the model, and calls the environment's tools. When the
+program ends, the episode ends, and the environment computes the reward. Standard library only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The desk's clerk as a service (`spec.agent.http`): it brings its prompt, its tools and its own reward.
+"""The desk's clerk as a service (`spec.agent.http`), which has its own prompt, tools and reward.
 
-    POST /    a prompt; answered at once, played in a thread, and reported to the endpoint that came with it
-    GET  /    200: the platform looks before a job begins
+    POST /    starts an episode: answers at once, plays in a thread, and reports to the endpoint in the
+    request GET  /    200, for the platform's check before a job begins
 
 `job-http.yaml` deploys it. Standard library only, so that it runs from the environment's image.
 """
@@ -25,7 +25,7 @@ PORT = int(os.environ.get("PORT", "8080"))
 
 
 def play(task: Json) -> None:
-    """One episode, from its prompt to its reward."""
+    """Play one episode, from its prompt to its reward."""
     metadata = task["metadata"]
     endpoint = metadata["endpoint"]
     name = {"JobArn": metadata["jobArn"], "TrajectoryId": metadata["rolloutId"]}
@@ -40,7 +40,7 @@ def play(task: Json) -> None:
 
 
 def judge(row: Json, endpoint: str) -> Reward:
-    """Play one row with tools of its own; what it was worth."""
+    """Play one row with the service's own tools, and return its reward."""
     desk = RefundDesk({})
     first = desk.reset(row, 0)
     tools = {tool.name: tool for tool in desk.tools()}
@@ -70,7 +70,7 @@ def failed(endpoint: str, name: Json, why: str) -> None:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Takes prompts."""
+    """Accepts prompts."""
 
     protocol_version = "HTTP/1.1"
 
@@ -83,7 +83,7 @@ class Handler(BaseHTTPRequestHandler):
         self._answer({"status": "accepted"})
 
     def log_message(self, format: str, *args: object) -> None:
-        """Every episode in the log would be too much of it."""
+        """Do nothing: a line for each episode would flood the log."""
 
     def _answer(self, document: Json) -> None:
         body = json.dumps(document).encode()
@@ -95,6 +95,6 @@ class Handler(BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
-    # As process 1 of a container it would not end at SIGTERM by itself.
+    # As process 1 of a container, Python would ignore SIGTERM without a handler.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     ThreadingHTTPServer(("", PORT), Handler).serve_forever()

@@ -1,1 +1,2 @@
-"""What the locks bring in: known vulnerabilities, licences, and a bill of materials for each image."""
+"""Audits the packages of the locks: known vulnerabilities, licences, and a bill of materials for each
+image."""

@@ -1,7 +1,7 @@
-"""A bill of materials for a lock, from the metadata of its packages: no package is installed.
+"""Makes a bill of materials for a lock from the metadata of its packages, without installing them.
 
-pip reads the metadata that the index keeps beside each wheel; cyclonedx-py makes a bill from an environment
-that has this metadata and nothing else. So a lock of gigabytes takes seconds.
+pip reads the metadata that the package index keeps beside each wheel. cyclonedx-py makes the bill from an
+environment that contains only this metadata. So a lock of gigabytes takes only seconds.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ FIELDS: Final = {
     "project_url": "Project-URL",
     "home_page": "Home-page",
 }
-"""Fields of the metadata that a bill contains; it omits the others."""
+"""Fields of a package's metadata that a bill contains, as pip's name -> METADATA's name. A bill omits
+others."""
 
 
 def bill(packages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The CycloneDX document of packages, each by its metadata.
+    """The CycloneDX document of `packages`, which are given by their metadata.
 
     Raises:
-        AuditError: cyclonedx-py refuses them.
+        AuditError: cyclonedx-py fails.
     """
     with tempfile.TemporaryDirectory() as folder:
         environment = Path(folder) / "environment"
@@ -55,7 +56,7 @@ def bill(packages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def headers(each: Mapping[str, Any]) -> str:
-    """The METADATA of a package, from pip's report of it."""
+    """The text of a package's METADATA file, from its metadata in pip's report."""
     lines = []
     for field, name in FIELDS.items():
         value = each.get(field, [])
@@ -67,11 +68,12 @@ def headers(each: Mapping[str, Any]) -> str:
 def metadata(pins: Mapping[str, Pin], sources: Sequence[str]) -> list[Mapping[str, Any]]:
     """The metadata of every package of a lock.
 
-    pip gets wheels without their hashes, or it would download them to compare; `compared` does that here. pip
-    builds sources, so it gets their hashes and checks them first.
+    For wheels, pip gets no hashes: otherwise it would download every wheel to check it. `compared` checks the
+    hashes instead. Packages in `sources` have no wheel, so pip builds them. It gets their hashes and checks
+    them before the build.
 
     Raises:
-        AuditError: the index cannot be asked, or has other files than the lock.
+        AuditError: the index is unreachable, or has other files than the lock.
     """
     built = {normal(name) for name in sources} & set(pins)
     with tempfile.TemporaryDirectory() as folder:
@@ -91,7 +93,7 @@ def metadata(pins: Mapping[str, Pin], sources: Sequence[str]) -> list[Mapping[st
 
 
 def compared(document: Mapping[str, Any], pins: Mapping[str, Pin]) -> Iterator[Mapping[str, Any]]:
-    """The metadata of each package in pip's report.
+    """The metadata of each package in pip's report, after a check of its hash.
 
     Raises:
         AuditError: a file is not in the lock.
@@ -105,7 +107,7 @@ def compared(document: Mapping[str, Any], pins: Mapping[str, Pin]) -> Iterator[M
 
 
 def report(requirements: Path, *options: str) -> dict[str, Any]:
-    """pip's report of what it would install."""
+    """pip's report of the packages that it would install."""
     target = requirements.with_suffix(".json")
     command = [
         sys.executable,
@@ -123,7 +125,7 @@ def report(requirements: Path, *options: str) -> dict[str, Any]:
 
 
 def run(command: Sequence[str]) -> None:
-    # DeepSpeed's metadata needs none of its kernels.
+    # Building DeepSpeed's metadata needs none of its kernels, so do not compile them.
     added = {"DS_BUILD_OPS": "0", "PIP_BUILD_CONSTRAINT": str(REQUIREMENTS / "build.txt")}
     clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     done = subprocess.run(command, env={**clean, **added}, capture_output=True, text=True, check=False)

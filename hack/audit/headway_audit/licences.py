@@ -1,4 +1,4 @@
-"""Licences: what a package's metadata says, and whether it may be shipped."""
+"""Reads the licences of packages from their metadata, and checks whether the packages may be shipped."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Licence:
 def of_metadata(metadata: Mapping[str, Any], policy: Policy) -> Licence:
     """The licence that a package's metadata declares.
 
-    What the policy states comes first, then an SPDX expression, then the older fields. Several classifiers
-    are joined by AND: they do not say whether one may choose.
+    The policy's own entry takes precedence, then an SPDX expression, then the older fields. Several
+    classifiers are joined by AND, because they do not say whether a user may choose between them.
     """
     name = normal(metadata["name"])
     for stated in policy.stated:
@@ -46,7 +46,7 @@ def of_metadata(metadata: Mapping[str, Any], policy: Policy) -> Licence:
 
 
 def is_spdx(text: str) -> bool:
-    """Whether a text is an expression of ids that SPDX lists."""
+    """Whether a text is an SPDX expression whose ids are all in SPDX's list."""
     try:
         tree = SPDX.parse(text, validate=True, strict=True)
     except ExpressionError:
@@ -55,9 +55,9 @@ def is_spdx(text: str) -> bool:
 
 
 def bound(expression: str, allowed: Iterable[str]) -> frozenset[str] | None:
-    """The licences of an expression that are not allowed; of an OR, those of the side with the fewest.
+    """The licences of an expression that are not allowed. Of an OR, only the side with the fewest counts.
 
-    None if it is not an SPDX expression.
+    The result is None if the text is not an SPDX expression.
     """
     try:
         tree = SPDX.parse(expression, strict=False)
@@ -78,7 +78,7 @@ def _bound(tree: Any, allowed: frozenset[str]) -> frozenset[str]:
 
 
 def judged(licences: Iterable[Licence], policy: Policy) -> list[str]:
-    """What is wrong with the licences of a lock, a sentence each."""
+    """A sentence for each problem with the licences of a lock."""
     wrong = []
     for licence in licences:
         if not licence.expression:
@@ -98,7 +98,7 @@ def judged(licences: Iterable[Licence], policy: Policy) -> list[str]:
 
 
 def excepted(package: str, policy: Policy) -> frozenset[str]:
-    """The licences that a package may have beside those allowed."""
+    """The licences that a package may have besides those in `policy.allowed`."""
     return frozenset(
         licence
         for each in policy.excepted

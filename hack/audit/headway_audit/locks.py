@@ -1,4 +1,4 @@
-"""The locks: which there are, which of them are shipped, and what they pin."""
+"""Lists the lock files, says which are shipped, and reads their pins."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ SHIPPED: Final[tuple[str, ...]] = (
     "guests/suite",
     "cli",
 )
-"""What is in an image, and what users install for the command line: their licences bind."""
+"""Locks whose packages are in an image, or that users install with the command line. Their licences
+matter."""
 
 
 class AuditError(Exception):
@@ -28,7 +29,7 @@ class Pin:
 
     version: str
     lines: str
-    """As the lock has it, hashes included."""
+    """The package's lines in the lock file, hashes included."""
 
     @property
     def hashes(self) -> frozenset[str]:
@@ -37,12 +38,12 @@ class Pin:
 
 
 def normal(name: str) -> str:
-    """A package's name as an index compares it."""
+    """A package's name in the normalized form by which package indexes compare names."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def pins(lock: str) -> Mapping[str, Pin]:
-    """The packages of a lock by their names.
+    """The packages of a lock, by their normalized names. `lock` is the text of the file.
 
     Raises:
         AuditError: a requirement is not pinned, or has no hash.
@@ -62,7 +63,7 @@ def pins(lock: str) -> Mapping[str, Pin]:
 
 
 def names() -> list[str]:
-    """Every lock, as its path below requirements/ without its ending."""
+    """The names of all locks: their paths below requirements/ without `.txt`."""
     found = REQUIREMENTS.rglob("*.txt")
     return sorted(
         str(file.relative_to(REQUIREMENTS).with_suffix("")) for file in found if "--hash=" in file.read_text()
@@ -70,7 +71,7 @@ def names() -> list[str]:
 
 
 def read(name: str) -> Mapping[str, Pin]:
-    """What the lock of that name pins."""
+    """The packages that the lock called `name` pins."""
     file = REQUIREMENTS / f"{name}.txt"
     if not file.is_file():
         raise AuditError(f"requirements/{name}.txt does not exist: write one of {', '.join(names())}")

@@ -1,4 +1,4 @@
-"""What is allowed: hack/audit/policy.toml, read and checked."""
+"""Reads and checks the policy of what is allowed, hack/audit/policy.toml."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class Entry(BaseModel):
 
 
 class Stated(Entry):
-    """A licence that a package's metadata lacks, or that cannot be read there."""
+    """The licence of a package whose metadata has none, or has one that cannot be read."""
 
     package: Text
     licence: Text
     """An SPDX expression."""
     source: Reason
-    """Where it can be read."""
+    """Where a person can read the licence."""
 
 
 class Excepted(Entry):
-    """A licence that is shipped though it is not in `allowed`."""
+    """Licences that some packages may have although they are not in `allowed`."""
 
     packages: Annotated[tuple[Text, ...], Field(min_length=1)]
     """Names of packages; `*` at the end matches any ending."""
@@ -49,24 +49,24 @@ class Known(Entry):
 
 
 class Policy(Entry):
-    """The whole file."""
+    """The whole policy.toml."""
 
     allowed: Annotated[frozenset[Text], Field(min_length=1)]
-    """SPDX ids."""
+    """SPDX ids of the allowed licences."""
     sources: tuple[Text, ...] = ()
-    """Packages that have no wheel, so that their metadata is built."""
+    """Packages without a wheel, whose metadata pip must build from source."""
     readings: dict[str, Text] = {}
-    """What older metadata says -> the SPDX expression that is meant."""
+    """Text in older metadata fields -> the SPDX expression that it means."""
     stated: tuple[Stated, ...] = ()
     excepted: tuple[Excepted, ...] = ()
     known: tuple[Known, ...] = ()
 
 
 def parse(text: str) -> Policy:
-    """A policy.
+    """The policy in the text of a file.
 
     Raises:
-        AuditError: it is not TOML, or a field is missing or wrong.
+        AuditError: the text is not TOML, or a field is missing or wrong.
     """
     try:
         return Policy.model_validate(tomllib.loads(text))

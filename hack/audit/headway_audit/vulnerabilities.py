@@ -1,4 +1,4 @@
-"""Known vulnerabilities: what pip-audit finds in a lock, without those that policy.toml accepts."""
+"""Finds known vulnerabilities of a lock with pip-audit, except those that policy.toml accepts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Vulnerability:
     package: str
     version: str
     ids: tuple[str, ...]
-    """Its id in the database, then its other names."""
+    """The vulnerability's id in the database, then its aliases."""
     fixed: tuple[str, ...]
 
 
@@ -33,16 +33,17 @@ class DatabaseAnswer:
     unknown: tuple[str, ...]
     """Packages that the database does not know."""
     trouble: str = ""
-    """Why there was no answer; empty where there was one."""
+    """Why there was no answer; empty if there was one."""
 
     @property
     def reached(self) -> bool:
-        """Whether the database answered. An index mirror without the database knows none of the packages."""
+        """Whether the database answered. A mirror without the database answers too, but knows no package."""
         return not self.trouble and (self.asked == 0 or len(self.unknown) < self.asked)
 
 
 def parsed(text: str, trouble: str) -> DatabaseAnswer:
-    """pip-audit's answer; `trouble` is its error output where it gave none."""
+    """pip-audit's answer from its output `text`. `trouble` is its error output, used if there is no
+    answer."""
     try:
         document = json.loads(text)
         every = document["dependencies"]
@@ -72,7 +73,7 @@ def ask(lock: str) -> DatabaseAnswer:
 
 
 def judged(answer: DatabaseAnswer, policy: Policy, today: date) -> list[str]:
-    """What is wrong with a lock by the database's answer, a sentence each."""
+    """A sentence for each problem of a lock, according to the database's answer."""
     wrong = [f"{name} is not in the database: nobody looked at it" for name in answer.unknown]
     for each in answer.found:
         accepted = [one for one in policy.known if one.id in each.ids and normal(one.package) == each.package]
@@ -85,7 +86,7 @@ def judged(answer: DatabaseAnswer, policy: Policy, today: date) -> list[str]:
 
 
 def stale(answers: Iterable[DatabaseAnswer], policy: Policy) -> list[str]:
-    """Accepted vulnerabilities that no lock has any more."""
+    """A sentence for each accepted vulnerability that no lock has any more."""
     have = {(each.package, name) for answer in answers for each in answer.found for name in each.ids}
     return [
         f"[[known]] names {one.id} of {one.package}, which no lock has: remove it"

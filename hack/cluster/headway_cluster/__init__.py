@@ -1,6 +1,6 @@
-"""A real single-node Kubernetes on this machine, for development and tests.
+"""A real single-node Kubernetes cluster on this machine, for development and tests.
 
-The upstream control plane, kubelet and kube-proxy run as plain host processes
-above Debian's containerd; nothing is mocked. It is *not* hardened, replicated
-or durable, and must never hold anything that cannot be thrown away.
+The upstream control plane, kubelet and kube-proxy run as plain host processes on top of Debian's containerd.
+Nothing is mocked. The cluster is *not* hardened, replicated or durable. Never store anything in it that you
+cannot lose.
 """

@@ -27,13 +27,16 @@ KUBERNETES_PARTS = (
 )
 BUILD_TIMEOUT_S = 3600
 COMPILER_FLAGS = ("-trimpath", "-buildvcs=false", "-gcflags=all=-l -dwarf=false")
-"""A first build without inlining takes a quarter less CPU time. The programs mostly wait.
-Without debug information, which the linker would drop, it takes another tenth less."""
+"""Compiler flags that make a first build faster.
+
+Without inlining it takes a quarter less CPU time. The programs mostly wait, so slower code does not matter.
+Without debug information, which the linker would drop anyway, it takes another tenth less.
+"""
 
 
 @dataclass(frozen=True)
 class Program:
-    """One Go command, and further names that link to it."""
+    """A program built from a Go package, and further names that link to it."""
 
     package: str
     links: tuple[str, ...] = ()
@@ -65,26 +68,26 @@ KIND = Program("sigs.k8s.io/kind", version="v0.33.0")
 """The first version whose network plugin applies egress policies to a pod's traffic to its own node."""
 
 VERDICTS = Program("./cmd/headway-verdicts", module=GITOPS_MODULE)
-"""Prints how GitOps tools judge an object. A module of its own keeps its dependencies apart from the
-cluster's."""
+"""Prints how GitOps tools judge an object. It has its own Go module, so that its dependencies stay separate
+from those of the cluster's programs."""
 
 
 def kubernetes_version() -> str:
-    """The Kubernetes release the module pins, as in `v1.36.2`."""
+    """The Kubernetes release that go.mod requires, such as `v1.36.2`."""
     line = re.search(r"^\s*k8s\.io/kubernetes (v\S+)", _read("go.mod"), re.MULTILINE)
     assert line, "go.mod does not require k8s.io/kubernetes"
     return line[1]
 
 
 def folder(layout: Layout) -> Path:
-    """Where the programs of these module versions are, or will be once built."""
+    """The folder for programs built from the present go.mod, go.sum and flags. It may not exist yet."""
     made_from = _read("go.mod") + _read("go.sum") + " ".join(COMPILER_FLAGS)
     digest = hashlib.sha256(made_from.encode()).hexdigest()
     return layout.cache / "bin" / f"{kubernetes_version()}-{platform.machine()}-{digest[:12]}"
 
 
 def sources_digest(program: Program) -> str:
-    """Digest of a program's sources in this repository. `folder` covers the versions of modules."""
+    """Digest of a program's sources in this repository. The name of `folder` covers the module versions."""
     digest = hashlib.sha256(f"{program.package}@{program.version}".encode())
     if program.package.startswith("./"):
         own = sorted((program.module / program.package).glob("*.go"))
@@ -98,7 +101,7 @@ def sources_digest(program: Program) -> str:
 
 
 def build(layout: Layout, programs: tuple[Program, ...]) -> Path:
-    """Build those of `programs` that are not cached; returns the folder with all of them."""
+    """Build the `programs` that are not cached yet, and return the folder with all programs."""
     target = folder(layout)
     target.mkdir(parents=True, exist_ok=True)
     if _missing(programs, target):
@@ -116,7 +119,7 @@ def _missing(programs: tuple[Program, ...], target: Path) -> list[Program]:
 
 
 def _by_command(programs: list[Program]) -> list[list[Program]]:
-    """Programs that one command of Go can build. It links one while it compiles the next."""
+    """Group programs that one `go` command can build. It links one program while it compiles the next."""
     groups: dict[tuple[Path, str], list[Program]] = {}
     for program in programs:
         apart = program.package if program.version else ""

@@ -1,7 +1,7 @@
-"""The cluster's own control group: every process it starts is inside, pods included.
+"""Manages the cluster's control group, which contains every process that the cluster starts, pods included.
 
-So `down` finds processes whose record was lost in a crash, and never touches one that
-is not the cluster's. Works on v1 and v2.
+So `down` finds processes whose records were lost in a crash, and never touches a process of anything else. It
+works with cgroup v1 and v2.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .errors import ClusterError
 
 
 def hierarchies() -> dict[str, Path]:
-    """Mount points by controller; the one of cgroup v2 under the name `unified`."""
+    """Mount points of cgroup hierarchies by controller. The mount point of cgroup v2 is called `unified`."""
     found: dict[str, Path] = {}
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, after = line.split(" - ", 1)
@@ -33,12 +33,12 @@ def hierarchies() -> dict[str, Path]:
 
 @dataclass(frozen=True)
 class ControlGroup:
-    """The group `name` at the top of every hierarchy; daemons are in its part `system`."""
+    """The group `name` at the top of every hierarchy. Daemons are in its child group `system`."""
 
     name: str
 
     def create(self) -> None:
-        """Make the group in every hierarchy, as the kubelet wants of its root group."""
+        """Create the group in every hierarchy, which the kubelet requires for its root group."""
         for mount_point in set(hierarchies().values()):
             try:
                 (mount_point / self.name).mkdir(exist_ok=True)
@@ -52,12 +52,12 @@ class ControlGroup:
         self._delegate_v2()
 
     def join(self) -> None:
-        """Move the calling process into the group's part for daemons."""
+        """Move the calling process into the child group for daemons."""
         for group in self._joined():
             (group / "system" / "cgroup.procs").write_text("0")
 
     def cpu_seconds(self) -> float:
-        """Processor time that everything in the group has used: daemons, runtime and pods."""
+        """CPU seconds that all processes of the group have used: daemons, container runtime and pods."""
         mounts = hierarchies()
         if "cpuacct" in mounts:
             return int((mounts["cpuacct"] / self.name / "cpuacct.usage").read_text()) / 1e9
@@ -65,7 +65,7 @@ class ControlGroup:
         return int(usage[usage.index("usage_usec") + 1]) / 1e6
 
     def members(self, part: str = "") -> set[int]:
-        """Process ids in the group or in `part` of it ("system", "kubepods")."""
+        """Process ids in the group, or in its child group `part` ("system", "kubepods")."""
         found: set[int] = set()
         for group in groups_below(self._tracking() / part):
             try:
@@ -91,7 +91,7 @@ class ControlGroup:
             time.sleep(0.05)
 
     def remove(self, *, deadline_s: float = 10) -> None:
-        """Delete the group everywhere; its processes must be gone."""
+        """Delete the group in every hierarchy. Its processes must have ended."""
         for mount_point in set(hierarchies().values()):
             for group in sorted(groups_below(mount_point / self.name), reverse=True):
                 _remove_one(group, deadline_s=deadline_s)
@@ -108,7 +108,8 @@ class ControlGroup:
         )
 
     def _joined(self) -> list[Path]:
-        """Where daemons are put: for tracking and, on v1, so that their CPU time is counted."""
+        """The groups that daemons join: the tracking one and, with cgroup v1, the one that counts CPU
+        time."""
         mounts = hierarchies()
         counting = [mounts["cpuacct"] / self.name] if "cpuacct" in mounts else []
         return [self._tracking(), *counting]
@@ -124,9 +125,9 @@ class ControlGroup:
 
 
 def groups_below(top: Path) -> Iterator[Path]:
-    """`top` and every group in it, without groups that disappear meanwhile.
+    """`top` and every group below it, except groups that disappear during the walk.
 
-    The kubelet removes pods' groups at any time, and `Path.rglob` fails when a folder disappears.
+    The kubelet removes pods' groups at any time, and `Path.rglob` fails if a folder disappears.
     """
     for folder, _, _ in os.walk(top):
         yield Path(folder)

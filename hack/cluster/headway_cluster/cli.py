@@ -1,4 +1,4 @@
-"""The command line: see `--help`."""
+"""The command line of the local cluster; see `--help`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .locks import alone
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one command; the exit status for the shell."""
+    """Run one command, and return the exit status for the shell."""
     options = _parser().parse_args(arguments)
     layout = Layout.from_environment()
-    # A plain `kill` should clear up as Ctrl-C does.
+    # A plain `kill` should clean up as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return _dispatch(options, layout)

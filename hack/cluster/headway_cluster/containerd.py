@@ -1,4 +1,5 @@
-"""The cluster's own containerd: own root, state and socket, so a system one is never disturbed."""
+"""Runs the cluster's own containerd, with its own root, state and socket, so as not to disturb the
+system's."""
 
 from __future__ import annotations
 
@@ -25,18 +26,18 @@ def start(layout: Layout) -> None:
 
 
 def ctr(layout: Layout) -> list[str]:
-    """The beginning of every `ctr` command on this containerd."""
+    """The first arguments of every `ctr` command for this containerd."""
     return ["ctr", "--address", str(layout.containerd_socket), "--namespace", NAMESPACE]
 
 
 def import_image(layout: Layout, archive: Path) -> list[str]:
-    """Load an OCI or Docker archive; the names of the images that were in it."""
+    """Load an OCI or Docker archive, and return the names of its images."""
     output = run([*ctr(layout), "images", "import", archive], fix="is the file an OCI archive?")
     return [line.split()[1] for line in output.splitlines() if line.startswith("unpacking ")]
 
 
 def delete_containers(layout: Layout) -> None:
-    """Forget every container, so that only images are left in the store."""
+    """Delete every container, so that only images remain in the store."""
     for kind, options in (("tasks", ["--force"]), ("containers", [])):
         wait_for(
             f"containerd to forget its {kind}", partial(_delete_all, layout, kind, options), deadline_s=60
@@ -44,9 +45,10 @@ def delete_containers(layout: Layout) -> None:
 
 
 def _delete_all(layout: Layout, kind: str, options: list[str]) -> bool:
-    """Delete all objects of a kind that ctr lists; returns whether it listed none.
+    """Delete all objects of a kind that ctr lists. Return whether it listed none.
 
-    The shims of killed pods end meanwhile, so an object that is already gone is not an error.
+    Objects also disappear by themselves, when the shims of killed pods end. So an object that is already gone
+    is not an error.
     """
     listed = run([*ctr(layout), kind, "list", "--quiet"]).split()
     if listed:

@@ -1,4 +1,4 @@
-"""etcd, the API server, the controller manager and the scheduler, as host processes."""
+"""Starts etcd, the API server, the controller manager and the scheduler as host processes."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ UNUSED_CONTROLLERS = (
     "token-cleaner-controller",
     "ttl-controller",
 )
-"""Controllers that watch pods or nodes for something that this node never needs."""
+"""Controllers that watch pods or nodes, for features that this cluster never uses."""
 
 TERMINATED_PODS_KEPT = 200
 
 
 def start_etcd(layout: Layout) -> None:
-    """Start etcd in memory: its data lives as long as the cluster, and disk syncs are most of a write's
-    cost."""
+    """Start etcd with its data in memory. The data need not outlive the cluster, and disk syncs are most of a
+    write's cost."""
     layout.etcd_data.mkdir(mode=0o700, parents=True, exist_ok=True)
     run(["mount", "-t", "tmpfs", "-o", "size=2g,mode=0700", "headway-etcd", layout.etcd_data])
     pki, url = layout.pki, "https://127.0.0.1:2379"

@@ -1,10 +1,10 @@
-"""The one error this tool raises on purpose: what went wrong, and what to do."""
+"""The error that this tool raises on purpose. It says what went wrong, and what to do."""
 
 from __future__ import annotations
 
 
 class ClusterError(Exception):
-    """A failure the user can act on."""
+    """A failure that the user can fix."""
 
     def __init__(self, cause: str, *, fix: str) -> None:
         super().__init__(f"{cause}\n  fix: {fix}")

@@ -1,6 +1,7 @@
-"""Programs that tests and tools run: those on PATH, else those in Debian's packages.
+"""Provides programs for tests and tools, from PATH or else from Debian's packages.
 
-The packages are not installed, as that would also start servers, and leave users and data behind.
+It extracts the packages and does not install them. Installing would also start servers, and leave users and
+data behind.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from .shell import run
 from .steps import step
 
 PACKAGES = {"prometheus": ("prometheus", "promtool"), "docker-registry": ("docker-registry",)}
-"""Debian's package -> its programs that are taken."""
+"""Debian package -> the programs that are extracted from it."""
 PROGRAMS = {program: package for package, programs in PACKAGES.items() for program in programs}
 INSIDE = Path("usr/bin")
 
 
 def provide(layout: Layout, program: str) -> Path:
-    """Path of one of `PROGRAMS` that can be run."""
+    """The path of a runnable `program`, which must be one of `PROGRAMS`."""
     if on_path := shutil.which(program):
         return Path(on_path)
     package = PROGRAMS[program]
@@ -34,7 +35,7 @@ def provide(layout: Layout, program: str) -> Path:
 
 
 def _system() -> str:
-    """The distribution's release and the machine: what decides which package is taken."""
+    """The distribution's release and the machine's architecture, which decide the version of a package."""
     release = platform.freedesktop_os_release()
     return f"{release['ID']}{release.get('VERSION_ID', '')}-{platform.machine()}"
 

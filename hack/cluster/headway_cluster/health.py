@@ -1,4 +1,4 @@
-"""Asks the daemons whether they are well, with a client certificate where one is needed."""
+"""Probes the health of the daemons, with a client certificate where a daemon requires one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TIMEOUT_S = 5
 
 
 def api_get(layout: Layout, path: str) -> tuple[int, bytes]:
-    """Status and body of a GET on the API server as the administrator."""
+    """HTTP status and body of a GET request to the API server, as the administrator."""
     context = ssl.create_default_context(cafile=str(layout.pki / "ca.crt"))
     context.load_cert_chain(layout.pki / "admin.crt", layout.pki / "admin.key")
     connection = http.client.HTTPSConnection(NODE_IP, API_PORT, context=context, timeout=TIMEOUT_S)
@@ -26,7 +26,7 @@ def api_get(layout: Layout, path: str) -> tuple[int, bytes]:
 
 
 def api_ready(layout: Layout) -> bool:
-    """Whether the API server calls itself ready."""
+    """Whether the API server reports that it is ready."""
     try:
         return api_get(layout, "/readyz")[0] == 200
     except (OSError, http.client.HTTPException):
@@ -34,7 +34,7 @@ def api_ready(layout: Layout) -> bool:
 
 
 def accepts(port: int) -> bool:
-    """Whether something listens on a loopback port."""
+    """Whether a process listens on a loopback port."""
     try:
         socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S).close()
     except OSError:
@@ -48,7 +48,8 @@ def local_ready(port: int, *, tls: bool, authority: Path | None = None) -> bool:
     if tls:
         context = ssl.create_default_context(cafile=str(authority) if authority else None)
         if authority is None:
-            # A component on loopback that signed its own certificate: there is nobody to impersonate.
+            # The component listens only on loopback, with a self-signed certificate. No verification is
+            # needed.
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=TIMEOUT_S)

@@ -36,11 +36,11 @@ SYSCTLS = (
     "kernel/keys/root_maxkeys",
     "kernel/keys/root_maxbytes",
 )
-"""Kernel settings that this tool, the kubelet or kube-proxy change."""
+"""Kernel settings that this tool, the kubelet or kube-proxy changes."""
 
 
 def docker_answers() -> bool:
-    """Whether a Docker engine runs here, rather than only its client being installed."""
+    """Whether a Docker engine runs on this machine. An installed client alone is not enough."""
     return succeeds(["docker", "info"], timeout_s=15)
 
 
@@ -53,7 +53,11 @@ def check_root() -> None:
 
 
 def check() -> None:
-    """Refuse, with the reason, a machine on which the cluster cannot run."""
+    """Check that the cluster can run on this machine.
+
+    Raises:
+        ClusterError: it cannot; the message has the reason.
+    """
     if "memory" not in cgroups.hierarchies() and "unified" not in cgroups.hierarchies():
         raise ClusterError(
             "control groups are not mounted",
@@ -85,11 +89,11 @@ def _check_port_free(port: int, owner: str) -> None:
 
 @dataclass(frozen=True)
 class HostBefore:
-    """The machine as it was before `up`, written to disk so that `down` can put it back."""
+    """Settings of the machine before `up`, stored on disk so that `down` can restore them."""
 
     sysctls: dict[str, str] = field(default_factory=dict)
     nft_tables: list[str] = field(default_factory=list)
-    """Firewall tables that were there already, as in `ip filter`."""
+    """Firewall tables that existed before `up`, such as `ip filter`."""
 
 
 def remember(layout: Layout) -> None:
@@ -101,7 +105,7 @@ def remember(layout: Layout) -> None:
 
 
 def remembered(layout: Layout) -> HostBefore:
-    """What `remember` wrote; an empty record if it never ran."""
+    """The record that `remember` wrote; an empty record if there is none."""
     try:
         return HostBefore(**json.loads(layout.host_before.read_text()))
     except (FileNotFoundError, json.JSONDecodeError):
@@ -124,7 +128,7 @@ def sysctl(name: str) -> str | None:
 
 
 def nft_tables() -> list[str]:
-    """Every firewall table by family and name, as in `inet headway-policy`."""
+    """Family and name of every firewall table, such as `inet headway-policy`."""
     listing = json.loads(run(["nft", "-j", "list", "tables"]))
     found = [entry["table"] for entry in listing["nftables"] if "table" in entry]
     return [f"{table['family']} {table['name']}" for table in found]

@@ -1,4 +1,4 @@
-"""The images that every cluster starts with, made from programs of this machine."""
+"""Builds the images that every cluster needs at its start, from programs of this machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TESTBOX_IMAGE = "localhost/headway/testbox:1"
 
 
 def load_builtin(layout: Layout, programs: Path) -> None:
-    """Load pause, CoreDNS and the test box, unless the store has them from the same build."""
+    """Load the images of pause, CoreDNS and the test box, unless containerd has them from the same build."""
     version = f"{programs.name} {sources_digest(DNS)} {sources_digest(PAUSE)}"
     kept_from = layout.containerd_root / "headway-build"
     if kept_from.exists() and kept_from.read_text() == version:
@@ -31,7 +31,7 @@ def load_builtin(layout: Layout, programs: Path) -> None:
 
 
 def build_testbox(folder: Path) -> Path:
-    """The test box alone, as an archive in `folder`."""
+    """Build only the test box, as an archive in `folder`."""
     return _build(folder, _testbox)
 
 
@@ -53,7 +53,7 @@ def _one_program(name: str, program: Path, root: Path) -> Image:
 
 
 def _testbox(root: Path) -> Image:
-    """A small userland for test pods: busybox under each of its names."""
+    """A small userland for test pods: busybox, with a link for each of its commands."""
     busybox = shutil.which("busybox")
     assert busybox, "busybox is among the packages that were installed"
     for folder in ("bin", "etc", "tmp"):

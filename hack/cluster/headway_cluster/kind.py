@@ -1,4 +1,4 @@
-"""The same commands on kind, where a Docker engine answers."""
+"""The commands of the local cluster on kind, for machines with a running Docker engine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def exists(layout: Layout) -> bool:
 
 
 def config(lent: Sequence[Path]) -> str:
-    """kind's configuration: one node with these folders of this machine mounted read-only."""
+    """kind's configuration: one node, with the folders `lent` of this machine mounted read-only."""
     mounts = [{"hostPath": str(path), "containerPath": str(path), "readOnly": True} for path in lent]
     return Template(CONFIG.read_text()).substitute(
         pod_cidr=POD_CIDR, service_cidr=SERVICE_CIDR, extra_mounts=json.dumps(mounts)
@@ -61,7 +61,7 @@ def _make_state(layout: Layout) -> None:
 
 
 def _load_testbox(layout: Layout) -> None:
-    """Load the test box, the busybox image of tests with small pods."""
+    """Load the test box, a busybox image that some tests use for small pods."""
     if not shutil.which("busybox"):
         say("busybox is not installed: pods of tests will lack their image (apt-get install busybox-static)")
         return

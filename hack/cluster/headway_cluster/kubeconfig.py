@@ -1,4 +1,4 @@
-"""Kubeconfigs, self-contained: keys are inside, so a file can be copied on its own."""
+"""Writes self-contained kubeconfigs: the keys are inside, so a file can be copied on its own."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .layout import API_PORT, NODE_IP, Layout
 
 
 def write(layout: Layout, identity: str, target: Path) -> Path:
-    """Write the kubeconfig of certificate `identity` to `target`, readable by its owner only."""
+    """Write a kubeconfig with the certificate of `identity` to `target`, readable only by its owner."""
     target.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:
-        # JSON is YAML too, and the standard library writes it.
+        # JSON is also YAML, and the standard library can write JSON.
         json.dump(_document(layout.pki, identity), file, indent=2)
     return target
 

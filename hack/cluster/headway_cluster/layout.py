@@ -1,4 +1,5 @@
-"""Where things lie: what is built once and cached, and what one cluster's life leaves on disk."""
+"""Paths and addresses of the local cluster: its cache of built programs, and the state of a running
+cluster."""
 
 from __future__ import annotations
 
@@ -12,8 +13,10 @@ SOURCE = Path(__file__).resolve().parent.parent
 NODE_NAME = "headway-local"
 POD_CIDR = "10.88.0.0/16"
 NODE_IP = "10.88.0.1"
-"""The bridge's address, which the pods' default route and the API server use as well.
-So the cluster works on a machine without a network, and listens on nothing outside it."""
+"""The bridge's address. It is also the gateway of the pods and the API server's address.
+
+So the cluster works on a machine without a network, and is not reachable from outside the machine.
+"""
 SERVICE_CIDR = "10.96.0.0/16"
 API_SERVICE_IP = "10.96.0.1"
 DNS_SERVICE_IP = "10.96.0.10"
@@ -25,12 +28,12 @@ DEFAULT_STATE = "/var/lib/headway-cluster"
 
 @dataclass(frozen=True)
 class Layout:
-    """The two folders a cluster uses, and the names of what is inside."""
+    """The two folders that a cluster uses, and the paths inside them."""
 
     cache: Path
-    """Survives `down`: built binaries, the Go toolchain, images. Safe to delete."""
+    """Folder that survives `down`: built binaries, the Go toolchain, images. It is safe to delete."""
     state: Path
-    """One cluster's life: keys, etcd's data, logs, process ids. Gone after `down`."""
+    """Folder with the state of one cluster: keys, etcd's data, logs, process ids. `down` deletes it."""
 
     @staticmethod
     def from_environment() -> Layout:
@@ -40,7 +43,7 @@ class Layout:
 
     @property
     def name(self) -> str:
-        """What the cluster's control group and pod network are called; other states, other names."""
+        """Name of the cluster's control group and pod network. It is different for each state folder."""
         if str(self.state) == DEFAULT_STATE:
             return "headway-cluster"
         return f"headway-{hashlib.sha256(str(self.state).encode()).hexdigest()[:8]}"

@@ -1,9 +1,9 @@
-"""The folders of this machine that a kind node must mount, so that its pods can use this machine's Python.
+"""Lists the folders of this machine that a kind node must mount, so that pods can use this machine's Python.
 
-The heavy processes of the demo and of end-to-end tests run from the image `host`. It is Debian 12 and holds
-no packages: the environment, the checkout and the tools are host folders. A kind node is a container, so they
-    have to be mounted into it first, each at its own path. An interpreter under /usr is not mounted: the
-    image has its own there, which must have the same version.
+The heavy processes of the demo and of end-to-end tests run from the image `host`. This image is Debian 12
+without Python packages: pods use the environment, the checkout and the tools from folders of the host. A kind
+node is a container, so it must first mount these folders, each at its own path. An interpreter under /usr is
+not mounted. The image has its own interpreter there, which must have the same version.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .shell import run
 CHECKOUT = SOURCE.parents[1]
 IMAGE_PYTHON = (3, 11)
 IMAGE_LIBC = (2, 36)
-"""glibc of Debian 12, on which the pods' image is based."""
+"""The glibc version of Debian 12, on which the pods' image is based."""
 ASK = "import sys; print(*sys.version_info[:2], sys.base_prefix)"
 FIX = (
     "use a Python of uv, which has its own libraries, by its real path: `uv python install 3.11`; "
@@ -36,13 +36,13 @@ class Interpreter:
     path: Path
     version: tuple[int, int]
     prefix: Path
-    """Folder of its standard library and shared libraries."""
+    """Folder of the interpreter's standard library and shared libraries."""
     libc: tuple[int, int]
     """The newest glibc that the interpreter needs."""
 
     @property
     def of_the_image(self) -> bool:
-        """Whether pods run the image's interpreter, which has the same path, and not this machine's."""
+        """Whether pods run the image's interpreter, because this machine's has the same path."""
         return self.prefix == Path("/usr")
 
 
@@ -57,13 +57,17 @@ def interpreter() -> Interpreter:
 
 
 def newest_libc(programs: Iterable[bytes]) -> tuple[int, int]:
-    """The newest version of glibc whose symbols these programs name."""
+    """The newest glibc version whose symbols `programs` use."""
     named = (match for program in programs for match in re.findall(rb"GLIBC_(\d+)\.(\d+)", program))
     return max(((int(major), int(minor)) for major, minor in named), default=(0, 0))
 
 
 def check(python: Interpreter) -> None:
-    """Refuse, with the reason, an interpreter that cannot work in a pod."""
+    """Check that the interpreter works in a pod.
+
+    Raises:
+        ClusterError: it cannot; the message has the reason.
+    """
     if python.of_the_image and python.version != IMAGE_PYTHON:
         raise ClusterError(
             f"pods borrow the environment made with {python.path}, Python {_text(python.version)}; "
@@ -79,7 +83,7 @@ def check(python: Interpreter) -> None:
 
 
 def lent(layout: Layout, python: Interpreter) -> list[Path]:
-    """Folders that a node must mount at their own paths; the cache has the environment and the tools."""
+    """Folders that a node must mount at their own paths. The cache contains the environment and the tools."""
     folders = [CHECKOUT, layout.cache]
     return folders if python.of_the_image else [*folders, python.prefix]
 

@@ -41,9 +41,10 @@ DAEMONS = (
 
 
 def up(layout: Layout, *, keep_failed: bool = False) -> None:
-    """Start a cluster whose node is Ready and has DNS; return at once if there is one already.
+    """Start the cluster, and wait until its node is Ready and DNS works. Return at once if it runs already.
 
-    A start that fails or is interrupted is cleaned up, unless `keep_failed` keeps it for inspection.
+    If the start fails or is interrupted, it cleans up. With `keep_failed` it leaves everything for
+    inspection.
     """
     host.check_root()
     packages.install()
@@ -102,7 +103,7 @@ def _start(layout: Layout, programs: Path) -> None:
 
 
 def healthy(layout: Layout) -> bool:
-    """Whether every daemon lives and the node is Ready."""
+    """Whether every daemon runs and the node is Ready."""
     recorded = processes.recorded(layout)
     alive = all(name in recorded and recorded[name].alive() for name in DAEMONS)
     return alive and health.api_ready(layout) and node_ready(layout)

@@ -11,7 +11,7 @@ from .layout import Layout
 
 @contextmanager
 def alone(layout: Layout, what: str) -> Iterator[None]:
-    """Hold the lock on `what`. It is released when this process ends, however that happens."""
+    """Hold the lock called `what`. The kernel also releases it if this process ends in any way."""
     folder = layout.cache / "locks"
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / what, "w") as lock:

@@ -1,7 +1,7 @@
-"""The node's side of pod networking: a bridge, routes, and masquerading for the world outside.
+"""Sets up the node's side of pod networking: a bridge, routes, and masquerading for traffic to the outside.
 
-One masquerade rule covers all pods. Asking the bridge plugin to do it would make it
-call iptables for each pod, which is a fifth of what starting a pod costs.
+One masquerade rule covers all pods. The bridge plugin could add such rules itself. But it would call iptables
+for each pod, which is a fifth of the cost of a pod's start.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NAT_TABLE = "headway-nat"
 
 
 def create() -> None:
-    """The bridge with the node's address, forwarding, and the masquerade rule."""
+    """Create the bridge with the node's address, enable forwarding, and add the masquerade rule."""
     prefix = POD_CIDR.partition("/")[2]
     run(["ip", "link", "add", BRIDGE, "type", "bridge"])
     run(["ip", "address", "add", f"{NODE_IP}/{prefix}", "dev", BRIDGE])
@@ -31,7 +31,7 @@ def create() -> None:
 
 
 def write_cni(layout: Layout, binaries: Path) -> None:
-    """The chain of network plugins that the container runtime calls for each pod."""
+    """Write the chain of network plugins that the container runtime calls for each pod."""
     plugins = layout.state / "cni" / "bin"
     plugins.mkdir(parents=True)
     for plugin in CNI_PLUGINS.iterdir():
@@ -74,7 +74,7 @@ def _masquerade() -> str:
 
 
 def _mtu() -> str:
-    """The smallest packet size of the machine's links, which pods must not exceed."""
+    """The smallest MTU of the machine's links, at most 1500, which packets of pods must not exceed."""
     links = json.loads(run(["ip", "-json", "link", "show", "up"]))
     sizes = [link["mtu"] for link in links if link.get("ifname", "lo") not in ("lo", BRIDGE)]
     return str(min([1500, *(size for size in sizes if size >= 1280)]))

@@ -1,4 +1,4 @@
-"""The kubelet and kube-proxy, set for many short-lived pods on few cores."""
+"""Starts the kubelet and kube-proxy, configured for many short-lived pods on few cores."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def kube_proxy_command(layout: Layout, binaries: Path) -> list[str | Path]:
         f"--cluster-cidr={POD_CIDR}",
         f"--hostname-override={NODE_NAME}",
         "--healthz-bind-address=127.0.0.1:10256",
-        # Zero leaves the machine's connection tracking limits alone.
+        # With 0, kube-proxy does not change the machine's limits on connection tracking.
         "--conntrack-max-per-core=0",
         "--conntrack-tcp-timeout-established=0",
         "--conntrack-tcp-timeout-close-wait=0",
@@ -94,12 +94,13 @@ def _kubelet_settings(layout: Layout) -> dict[str, object]:
         "serializeImagePulls": False,
         "nodeStatusUpdateFrequency": "10s",
         "nodeStatusReportFrequency": "5m",
-        # How often it looks for volumes beyond their limit, to evict their pods: a minute by default.
+        # How often the kubelet looks for volumes beyond their limit, to evict their pods. Its default is 1
+        # minute.
         "volumeStatsAggPeriod": "20s",
     }
     disk = {
         "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%"},
-        # Images come from `load-image`, not from a registry, so a deleted one could not be pulled again.
+        # Images come from `load-image` and not from a registry. So a deleted image could not be pulled again.
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
     }

@@ -1,4 +1,4 @@
-"""Writes an OCI image archive from a folder, with a tar writer alone."""
+"""Writes an OCI image archive from a folder. It needs only a tar writer."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ MEDIA = "application/vnd.oci.image"
 
 @dataclass(frozen=True)
 class Image:
-    """What an image is called and how its process is started."""
+    """The name of an image, and how to start its process."""
 
     name: str
-    """With a registry part and a tag, as in `localhost/headway/testbox:1`."""
+    """Name with a registry part and a tag, such as `localhost/headway/testbox:1`."""
     entrypoint: Sequence[str] = ()
     command: Sequence[str] = ()
     environment: Sequence[str] = ("PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",)
@@ -32,7 +32,7 @@ class Image:
 
 
 def write_archive(image: Image, root: Path, target: Path) -> Path:
-    """Write folder `root` as the one layer of `image`; the same input gives the same bytes."""
+    """Write folder `root` as the only layer of `image`. The same input gives the same bytes."""
     layer = _layer(root)
     compressed = gzip.compress(layer, compresslevel=1, mtime=0)
     config = _json(_config(image, diff_id=_digest(layer)))
@@ -79,7 +79,8 @@ def _config(image: Image, *, diff_id: str) -> dict[str, object]:
 
 
 def _layer(root: Path) -> bytes:
-    """`root` as an uncompressed tar in a fixed order, owned by root and without times."""
+    """The folder `root` as an uncompressed tar file, in a fixed order, owned by user root, with times of
+    0."""
 
     def normal(member: tarfile.TarInfo) -> tarfile.TarInfo:
         member.uid = member.gid = member.mtime = 0

@@ -1,4 +1,4 @@
-"""Debian packages that the cluster needs, installed where they are missing."""
+"""Installs the Debian packages that the cluster needs, if they are missing."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ PROVIDED_BY = {
     "openssl": "openssl",
     "busybox": "busybox-static",
 }
-"""A command the cluster calls, and the Debian package that has it."""
+"""Command that the cluster calls -> Debian package that contains the command."""
 
 
 def missing() -> list[str]:
-    """Packages whose commands are not here."""
+    """Packages whose commands are missing on this machine."""
     search = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
     absent = {package for command, package in PROVIDED_BY.items() if not shutil.which(command, path=search)}
     if not (CNI_PLUGINS / "bridge").exists():
@@ -42,7 +42,7 @@ def missing() -> list[str]:
 
 
 def install() -> None:
-    """Install what is missing, and nothing else."""
+    """Install the missing packages, without recommended ones."""
     wanted = missing()
     if not wanted:
         return
@@ -56,7 +56,7 @@ def install() -> None:
 
 
 def refresh_lists(*, fix: str) -> None:
-    """Have Debian's lists of a day ago or newer, where this process may fetch them."""
+    """Fetch the package lists if they are older than a day and this process runs as root."""
     if not _lists_fresh() and os.geteuid() == 0:
         with step("refreshing the lists of Debian packages"):
             run(["apt-get", "update", "-qq"], fix=fix)

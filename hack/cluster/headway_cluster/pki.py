@@ -1,7 +1,7 @@
-"""Keys and certificates: one authority for the cluster, one for etcd, one for the front proxy.
+"""Makes keys and certificates, with one authority each for the cluster, etcd and the front proxy.
 
-Three, because a certificate of the first must not open etcd. Its holder must not
-impersonate other users either, as the aggregation layer's front proxy may.
+The authorities are separate because a certificate of the cluster's authority must not give access to etcd.
+Nor may its holder impersonate other users, as the aggregation layer's front proxy may.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ FIX = "install Debian's openssl (3.0 or later)"
 
 @dataclass(frozen=True)
 class Identity:
-    """A certificate to issue: who it names, who vouches, and what it may be used for."""
+    """A certificate to issue: its subject, its authority, and its permitted usage."""
 
     file: str
     user: str
-    """Common name; for clients of the API server the user name."""
+    """Common name of the certificate. For clients of the API server, it is the user name."""
     group: str = ""
-    """Organization; for clients of the API server the user's group."""
+    """Organization of the certificate. For clients of the API server, it is the user's group."""
     authority: str = "ca"
     usage: str = "clientAuth"
     names: tuple[str, ...] = ()
-    """Subject alternative names, as in `DNS:localhost` or `IP:127.0.0.1`."""
+    """Subject alternative names, such as `DNS:localhost` or `IP:127.0.0.1`."""
 
 
 def identities(node_ip: str) -> list[Identity]:
-    """Every certificate of the cluster."""
+    """All certificates of the cluster."""
     service = f"kubernetes.default.svc.{CLUSTER_DOMAIN}".split(".")
     api_names = [f"DNS:{'.'.join(service[:count])}" for count in (1, 2, 3, len(service))]
     loopback = ("DNS:localhost", "IP:127.0.0.1")

@@ -1,4 +1,4 @@
-"""The network policy enforcer, as a host process."""
+"""Runs the network policy enforcer as a host process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ TABLE = "headway-policy"
 
 
 def start(layout: Layout, binaries: Path) -> None:
-    """Returns once the first rules are in the kernel, so no pod can start before them."""
+    """Start the enforcer, and return once the first rules are in the kernel. So no pod starts without
+    rules."""
     daemon = processes.start(
         layout,
         "netpol",

@@ -1,7 +1,7 @@
-"""Starts the cluster's daemons and finds them again by process id *and* start time.
+"""Starts the cluster's daemons, and finds them again by process id *and* start time.
 
-The system may give a process id to another process later. The start time from /proc
-tells the two apart, so a stale record never gets a stranger killed.
+The system may later give the same process id to another process. The start time from /proc distinguishes
+them, so a stale record never causes the wrong process to be killed.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from .layout import Layout
 from .waiting import wait_for
 
 POD_PARENT = "containerd"
-"""The daemon whose children are the pods, which inherit its priority."""
+"""The daemon that starts the pods' processes. They inherit its priority."""
 
 
 @dataclass(frozen=True)
 class Daemon:
-    """One started process as it is written down under `<state>/processes`."""
+    """A started daemon, as recorded under `<state>/processes`."""
 
     name: str
     pid: int
@@ -36,7 +36,7 @@ class Daemon:
 
 
 def _started_ticks(pid: int) -> int | None:
-    """Clock ticks since boot at which `pid` started; None where it is gone or a zombie."""
+    """Clock ticks since boot at which process `pid` started; None if it has ended or is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -46,9 +46,9 @@ def _started_ticks(pid: int) -> int | None:
 
 
 def start(layout: Layout, name: str, command: Sequence[str | Path]) -> Daemon:
-    """Start `command` as daemon `name`, detached, its output in `<state>/logs/<name>.log`.
+    """Start `command` as a detached daemon called `name`. Its output goes to `<state>/logs/<name>.log`.
 
-    Daemons that start no pods get a higher priority. So the cluster answers even if pods, training or builds
+    Daemons that start no pods get a higher priority. So the cluster responds even if pods, training or builds
     keep the machine busy.
     """
 
@@ -79,18 +79,18 @@ def log_of(layout: Layout, name: str) -> Path:
 
 
 def recorded(layout: Layout) -> dict[str, Daemon]:
-    """Every daemon written down, alive or not, in the order they were started."""
+    """All recorded daemons, alive or not, in the order of their starts."""
     found: dict[str, Daemon] = {}
     for path in sorted(layout.processes.glob("*.json")):
         try:
             found[path.stem] = Daemon(**json.loads(path.read_text()))
         except (json.JSONDecodeError, TypeError):
-            path.unlink()  # half written when `up` was killed; the control group still has the process
+            path.unlink()  # `up` was killed while writing it; the control group still has the process
     return dict(sorted(found.items(), key=lambda item: item[1].started_ticks))
 
 
 def wait_ready(layout: Layout, daemon: Daemon, ready: Callable[[], bool], *, deadline_s: float = 60) -> None:
-    """Wait until a daemon answers; fail at once where it has ended."""
+    """Wait until a daemon answers. Fail at once if it has ended."""
     wait_for(
         f"{daemon.name} to answer",
         ready,
@@ -101,7 +101,7 @@ def wait_ready(layout: Layout, daemon: Daemon, ready: Callable[[], bool], *, dea
 
 
 def stop(layout: Layout, name: str, *, patience_s: float = 1.5) -> None:
-    """End daemon `name`: SIGTERM, and SIGKILL after `patience_s`. Nothing where it is not alive."""
+    """End daemon `name` with SIGTERM, and with SIGKILL after `patience_s`. Do nothing if it is not alive."""
     daemon = recorded(layout).get(name)
     if daemon is None:
         return

@@ -1,4 +1,4 @@
-"""Runs host commands, and turns their failure into an error that shows their output."""
+"""Runs commands on the host, and turns a failure into an error that shows the command's output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ def run(
     cwd: Path | None = None,
     timeout_s: float = 600,
 ) -> str:
-    """Standard output of `command`; ClusterError with the tail of its error output otherwise."""
+    """Run `command`, and return its standard output.
+
+    Raises:
+        ClusterError: the command fails; the message has the end of its error output.
+    """
     words = [str(word) for word in command]
     try:
         done = subprocess.run(
@@ -36,7 +40,7 @@ def run(
 
 
 def succeeds(command: Sequence[str | Path], *, timeout_s: float = 60) -> bool:
-    """Whether `command` can be run and exits 0; its output is dropped."""
+    """Whether `command` can be run and exits with 0. Its output is discarded."""
     words = [str(word) for word in command]
     try:
         done = subprocess.run(words, capture_output=True, timeout=timeout_s)

@@ -1,4 +1,4 @@
-"""Says what is being set up and how long each step took."""
+"""Reports each step of the setup, and how long it took."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from contextlib import contextmanager
 
 
 def say(text: str) -> None:
-    """Write one line of progress to standard error, where it cannot be mistaken for output."""
+    """Write one line of progress to standard error, so that standard output has only results."""
     print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager
 def step(what: str) -> Iterator[None]:
-    """Announce `what`, then the seconds it took."""
+    """Announce the step `what`, and after it the seconds that it took."""
     started = time.monotonic()
     print(f"  {what} ...", end=" ", file=sys.stderr, flush=True)
     try:

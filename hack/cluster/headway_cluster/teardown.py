@@ -1,7 +1,7 @@
-"""Takes a cluster off the machine, whatever state it is in: whole, half started or crashed.
+"""Removes a cluster from the machine, whatever its state: running, half started or crashed.
 
-Every stage looks at what is really there rather than at what should be. So it can be
-run again after any failure, and one stage's leftovers do not stop the next.
+Every stage looks at what really exists on the machine, and not at what should exist. So it can run again
+after any failure, and leftovers of one stage do not stop the next.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def tear_down(layout: Layout, binaries: Path, *, keep_images: bool = False) -> N
 
 
 def anything_left(layout: Layout) -> bool:
-    """Whether a cluster runs or has left anything that `tear_down` would remove."""
+    """Whether a cluster runs, or has left files or processes that `tear_down` would remove."""
     traces = layout.state.exists() and any(path != layout.containerd_root for path in layout.state.iterdir())
     return traces or bool(ControlGroup(layout.name).members())
 
@@ -63,7 +63,7 @@ def _forget_containers(layout: Layout) -> bool:
 
 
 def _sandbox_ids(layout: Layout) -> set[str]:
-    """Ids of this cluster's containers for which the network plugins keep results."""
+    """Ids of this cluster's pod sandboxes for which the CNI plugins keep result files."""
     prefix, suffix = f"{layout.name}-", "-eth0"
     return {
         path.name.removeprefix(prefix).removesuffix(suffix)
@@ -89,7 +89,7 @@ def _clean_service_rules(layout: Layout, binaries: Path) -> None:
 def _remove_tables_that_were_not_there(before: host.HostBefore) -> None:
     """Delete the iptables tables that did not exist before `up`: kube-proxy made them."""
     if not before.sysctls:
-        return  # nothing was remembered, so nothing was set up
+        return  # there is no record from before `up`, so `up` changed nothing
     for table in host.nft_tables():
         if table not in before.nft_tables and table.split()[1] in _IPTABLES_TABLES:
             succeeds(["nft", "delete", "table", *table.split()])
@@ -99,7 +99,8 @@ _IPTABLES_TABLES = {"filter", "nat", "mangle", "raw"}
 
 
 def _remove_outside_files(layout: Layout, sockets: list[Path], sandboxes: set[str]) -> None:
-    """Delete what containerd, network plugins and kubelet leave in folders that cannot be configured."""
+    """Delete files that containerd, CNI plugins and the kubelet write to folders that cannot be
+    configured."""
     for socket in sockets:
         socket.unlink(missing_ok=True)
     for sandbox in sandboxes:

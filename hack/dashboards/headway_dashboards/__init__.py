@@ -1,1 +1,2 @@
-"""Grafana dashboards, made from the metric families of `headway_api.metrics` so that a rename breaks none."""
+"""Generates Grafana dashboards from the metric families of `headway_api.metrics`, so no rename breaks
+them."""

@@ -1,4 +1,5 @@
-"""`python -m headway_dashboards FOLDER`: write the dashboards. With `--check`, say what differs instead."""
+"""`python -m headway_dashboards FOLDER`: write the dashboards. With `--check`, only list files that
+differ."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ def boards() -> list[Board]:
 
 
 def differing(folder: Path) -> list[str]:
-    """Files that differ from what the code makes, are missing, or come from no code."""
+    """Names of files that differ from the generated ones, are missing, or belong to no dashboard."""
     made = {f"{board.name}.json": board.text() for board in boards()}
     there = {path.name: path.read_text() for path in folder.glob("*.json")}
     return sorted(name for name in made.keys() | there.keys() if made.get(name) != there.get(name))

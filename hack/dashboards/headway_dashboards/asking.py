@@ -1,4 +1,4 @@
-"""The queries in a dashboard's file, and their text as Grafana would send it."""
+"""Reads the queries in a dashboard's file, and writes them as Grafana would send them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def panels(document: Json) -> Iterator[Json]:
 
 
 def questions(document: Json) -> Iterator[Question]:
-    """The queries of every panel of a board, and of the marks over its curves."""
+    """The queries of every panel of a board, and of the annotations over its curves."""
     for panel in panels(document):
         for target in panel["targets"]:
             yield Question(
@@ -55,10 +55,10 @@ def variables(document: Json) -> dict[str, str]:
 
 
 def sent(expr: str, chosen: Mapping[str, str], *, scrape_seconds: float, step_seconds: float) -> str:
-    """An expression with its variables replaced.
+    """An expression with its variables replaced, as Grafana sends it.
 
     Args:
-        chosen: variable -> regular expression of the values chosen.
+        chosen: variable -> regular expression of the chosen values.
         scrape_seconds: interval between two scrapes, as set in the data source.
         step_seconds: interval between two points of a curve.
     """
@@ -68,12 +68,12 @@ def sent(expr: str, chosen: Mapping[str, str], *, scrape_seconds: float, step_se
     def replaced(found: re.Match[str]) -> str:
         return known[found["name"]]
 
-    # $1 is not a variable: it stands for a group of a regular expression.
+    # $1 is not a variable: it refers to a group of a regular expression.
     return re.sub(r"\$\{?(?P<name>[a-z_]\w*)\}?", replaced, expr)
 
 
 def named(legend: str, labels: Mapping[str, str]) -> str:
-    """A legend with the labels of one series."""
+    """A legend with its `{{label}}` placeholders replaced by the labels of one series."""
     return re.sub(r"\{\{\s*(\w+)\s*\}\}", lambda found: labels.get(found[1], ""), legend).strip()
 
 

@@ -1,4 +1,4 @@
-"""What all boards have in common: variables, links between them, alerts drawn over the curves."""
+"""The parts that all boards share: variables, links to other boards, and alerts drawn over the curves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headway_dashboards.promql import FLEET, JOB
 TAG: Final = "headway"
 FIRING: Final = 'alertname=~"Headway.+", alertstate="firing"'
 EVERYTHING: Final = ".*"
-"""The value for All, which also matches series without the label."""
+"""The regular expression for the choice "All". It also matches series without the label."""
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,14 @@ class Section:
 
 @dataclass(frozen=True)
 class Mark:
-    """A line over the curves of a board wherever `expr` has a value."""
+    """An annotation: a line over the curves of a board at each time when `expr` has a value."""
 
     name: str
     expr: str
     color: str
     title: str
     tags: str = "state"
-    """Labels that are shown with the mark."""
+    """Names of the labels that Grafana shows with the mark."""
 
     def built(self) -> builders.AnnotationQuery:
         """The mark as an annotation of the dashboard."""
@@ -93,7 +93,7 @@ class Board:
         return made.build()
 
     def _alerts(self) -> Mark:
-        """The mark for firing alerts of Headway. Alerts without a job or namespace are shown everywhere."""
+        """The mark for firing alerts of Headway. Every board shows alerts without a job or namespace."""
         named = {variable.build().name for variable in self.variables}
         chosen = [f'{label}=~"${label}|"' for label in ("namespace", "job_name") if label in named]
         expr = f"ALERTS{{{', '.join([FIRING, *chosen])}}}"
@@ -101,30 +101,33 @@ class Board:
 
 
 def namespace() -> builders.QueryVariable:
-    """The jobs' namespaces."""
+    """The variable that chooses namespaces of jobs."""
     return _variable("namespace", "Namespace", f"label_values({prometheus_name('job/info')}, namespace)")
 
 
 def kind() -> builders.QueryVariable:
-    """The jobs' kinds: RLTrainingJob and RLEvalJob."""
+    """The variable that chooses kinds of jobs: RLTrainingJob and RLEvalJob."""
     asked = f'{prometheus_name("job/info")}{{namespace=~"$namespace"}}'
     return _variable("kind", "Kind", f"label_values({asked}, kind)")
 
 
 def job_name(*, all_at_first: bool = True) -> builders.QueryVariable:
-    """Jobs of the chosen namespaces and kinds. The default is the first job, or all if `all_at_first`."""
+    """The variable that chooses jobs of the chosen namespaces and kinds.
+
+    Its default is the first job, or all jobs if `all_at_first`.
+    """
     query = f"label_values({prometheus_name('job/info')}{{{FLEET}}}, job_name)"
     return _variable("job_name", "Job", query, everything=all_at_first)
 
 
 def purpose() -> builders.QueryVariable:
-    """Purposes for which servers sample."""
+    """The variable that chooses the purposes for which servers sample."""
     names = f"{prometheus_name('weights/servers')}|vllm:num_requests_running"
     return _variable("purpose", "Purpose", f'label_values({{__name__=~"{names}", {JOB}}}, purpose)')
 
 
 def server() -> builders.QueryVariable:
-    """Rollout servers."""
+    """The variable that chooses rollout servers."""
     names = f"{prometheus_name('weights/version')}|vllm:num_requests_running"
     asked = f'{{__name__=~"{names}", {JOB}, purpose=~"$purpose"}}'
     return _variable("server", "Server", f"label_values({asked}, server)")

@@ -1,4 +1,4 @@
-"""What a job has cost, and for what."""
+"""Panels that show the cost of a job, by class of usage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headway_dashboards.promql import growth, of, per_second, total, value
 
 
 def panels() -> list[Any]:
-    """The panels on cost of the job's board."""
+    """The cost panels of the job board."""
     return [
         curves(
             "Cost",

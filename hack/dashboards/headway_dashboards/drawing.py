@@ -1,4 +1,4 @@
-"""One panel, drawn where Grafana would put it: curves, numbers, bands of states, tables."""
+"""Draws one panel where Grafana would put it: curves, numbers, bands of states, or a table."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from headway_dashboards.asking import Json
 
 WIDTH_INCHES: Final = 13.0
 MAX_NAMED: Final = 5
-"""Maximum curves that a legend names."""
+"""Maximum number of curves that a legend names."""
 MAX_SECONDS: Final = 180
-"""Values and time axes of more seconds are written in minutes."""
+"""Values and time axes above this number of seconds are shown in minutes."""
 MAX_MINUTES: Final = 6
-"""Maximum ticks of a time axis in minutes, without the one at 0."""
+"""Maximum ticks of a time axis in minutes, besides the tick at 0."""
 GAP_STEPS: Final = 2.5
-"""Points further apart than this many steps have a gap between them."""
+"""If two points are more than this many steps apart, the line between them is interrupted."""
 CELL_GAP: Final = 3
-"""Letters between two columns of a table."""
+"""Characters of space between two columns of a table."""
 COLORS: Final = {
     "green": "#56a64b",
     "yellow": "#e0b400",
@@ -48,7 +48,7 @@ class Curve:
         return self.values[-1]
 
     def with_gaps(self, step: float) -> tuple[list[float], list[float]]:
-        """Times and values, with NaN wherever points are missing, so that no line crosses the gap."""
+        """Times and values, with a NaN in each gap, so that no line crosses it."""
         at, values = list[float](), list[float]()
         for moment, value in zip(self.at, self.values, strict=True):
             if at and moment - at[-1] > GAP_STEPS * step:
@@ -65,7 +65,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Span:
-    """The time that curves cover."""
+    """The time span of the curves."""
 
     seconds: float
     step: float
@@ -74,7 +74,8 @@ class Span:
 
 @dataclass(frozen=True)
 class Box:
-    """A place on a picture, in shares of its size; `height` is the picture's height in inches."""
+    """A rectangle on a picture, as shares of the picture's size. `height` is the picture's height in
+    inches."""
 
     left: float
     bottom: float
@@ -83,7 +84,7 @@ class Box:
     height: float
 
     def without(self, *, left: float, right: float, top: float, bottom: float) -> tuple[float, ...]:
-        """The place less margins in inches: left, bottom, width and height of axes."""
+        """The rectangle minus margins in inches, as left, bottom, width and height of matplotlib axes."""
         x, y = left / WIDTH_INCHES, bottom / self.height
         wide = self.wide - x - right / WIDTH_INCHES
         return (self.left + x, self.bottom + y, wide, self.tall - y - top / self.height)
@@ -120,7 +121,7 @@ def heading(figure: Figure, panel: Json, box: Box) -> None:
 
 
 def draw(figure: Figure, panel: Json, box: Box, answers: list[list[Curve]], span: Span) -> None:
-    """Draw a panel; `answers` has the curves that each of its queries returned."""
+    """Draw a panel. `answers` has the curves of each of its queries."""
     frame = figure.add_axes(box.without(left=0.03, right=0.03, top=0.06, bottom=0.06))
     frame.set(xticks=[], yticks=[], facecolor="white")
     frame.spines[:].set_color("#dddddd")
@@ -186,7 +187,7 @@ def _logarithmic(axes: Axes) -> None:
     axes.set_yscale("log")
     axes.yaxis.set_minor_formatter(NullFormatter())
     low, high = axes.get_ylim()
-    if high < 10 * low:  # it has one power of 10 at most, too few for ticks
+    if high < 10 * low:  # the axis has at most one power of 10, too few for ticks
         axes.yaxis.set_major_locator(MaxNLocator(4))
         axes.yaxis.set_minor_locator(NullLocator())
 
@@ -259,7 +260,7 @@ def _table(axes: Axes, panel: Json, answers: list[list[Curve]]) -> None:
 
 
 def _merged(columns: list[str], answers: list[list[Curve]]) -> list[dict[str, str | float]]:
-    """Rows of all queries, those of equal labels merged, as Grafana does."""
+    """The rows of all queries. Rows with equal labels are merged, as in Grafana."""
     keys = [name for name in columns if not name.startswith("Value")]
     rows: list[dict[str, str | float]] = []
     for number, curves in enumerate(answers):

@@ -1,4 +1,4 @@
-"""What an evaluation has measured so far."""
+"""Panels that show an evaluation's measures so far."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KEYS = ("job_name", "candidate", "task", "measure")
 
 
 def panels() -> list[Any]:
-    """The panels on evaluation of the job's board; they are empty for training jobs."""
+    """The evaluation panels of the job board. They are empty for training jobs."""
     score = narrowed(JOB, measure="external_score", task="all")
     return [
         table(

@@ -1,4 +1,4 @@
-"""All jobs at a glance, from the operator's metrics, which outlive the jobs' pods."""
+"""The board of all jobs, from the operator's metrics, which outlive the jobs' pods."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ TO_JOB: Final = (
     "/d/headway-job?${datasource:queryparam}&var-namespace=${__data.fields.namespace}"
     "&var-kind=${__data.fields.kind}&var-job_name=${__data.fields.job_name}&${__url_time_range}"
 )
-"""Link of a cell to the board of its row's job."""
+"""Link from a table cell to the job board, for the job of the cell's row."""
 
 
 def of_fleet(name: str) -> str:
-    """The gauge `name` of every chosen job."""
+    """A query for the gauge `name` of every chosen job."""
     return value(name, FLEET)
 
 
 def worst() -> str:
-    """The worst state among a job's signals."""
+    """A query for the worst state among each job's signals."""
     return f"max by ({BY_JOB}) ({of_fleet('job/signal')})"
 
 
 def made() -> Board:
-    """The board."""
+    """The fleet board."""
     return Board(
         "fleet",
         "Headway / Fleet",
@@ -212,7 +212,8 @@ def _signals() -> list[Any]:
 
 
 def _operator() -> list[Any]:
-    """Panels on the operators of all releases: an operator's own metrics are in its release's namespace."""
+    """Panels about the operators of all releases. An operator's own metrics are in its release's
+    namespace."""
     took = [quantile_by(share, "operator/reconcile_seconds", "", "namespace") for share in (0.5, 0.99)]
     failed = summed(per_second(of("operator/reconcile_errors", "")), "reason")
     applied = summed(per_second(of("operator/applies", "")), "kind", "result")

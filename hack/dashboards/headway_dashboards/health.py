@@ -1,4 +1,4 @@
-"""Whether a job is well: signals, how episodes end, what the agent does."""
+"""Panels that show a job's health: signals, outcomes of episodes, and the agent's behaviour."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ TRUNCATED: Final = {
     SignalName.EPISODES_TIMED_OUT: behaviour.MAX_LATE,
     SignalName.TURNS_EXHAUSTED: behaviour.MAX_EXHAUSTED,
 }
-"""Signal -> share of episodes above which its reading is over."""
+"""Signal -> share of episodes that is the signal's threshold."""
 CONDITIONS: Final = {"1": ("True", "blue"), "0": ("False", "orange"), "-1": ("Unknown", "text")}
 
 
 def panels() -> list[Any]:
-    """The panels on health of the job's board."""
+    """The health panels of the job board."""
     return [*_signals(), *remedies.panels(), *_endings(), *_behaviour(), *_age()]
 
 
 def _first(name: SignalName, limit: float) -> str:
-    """A signal, the share from which it is over, and what to change first."""
+    """A sentence with a signal's name, its threshold, and what to change first."""
     (signal,) = (each for each in SIGNALS if each.name == name)
     return f"{name} (over {limit:.0%}): {signal.advice}"
 

@@ -1,4 +1,4 @@
-"""One job, or a few beside each other: does it learn, is it well, how fast is it, what does it cost."""
+"""The board of one job, or of a few side by side: learning, health, speed and cost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headway_dashboards.promql import BY_JOB, growth, value
 
 
 def made() -> Board:
-    """The board."""
+    """The job board."""
     return Board(
         "job",
         "Headway / Job",

@@ -1,4 +1,4 @@
-"""Whether a job learns: rewards, scores, and what the optimizer does."""
+"""Panels that show whether a job learns: rewards, scores, and statistics of the optimizer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headway_dashboards.promql import named, value
 
 
 def panels() -> list[Any]:
-    """The panels on learning of the job's board."""
+    """The learning panels of the job board."""
     return [*_rewards(), *_update(), *_groups()]
 
 

@@ -1,4 +1,4 @@
-"""Panels as these dashboards have them: a title, what it shows, and queries with legends."""
+"""Builds the panels of these dashboards: each has a title, a description, and queries with legends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headway_api.metrics import family, prometheus_name
 from headway_dashboards.promql import value
 
 WIDTH: Final = 24
-"""Columns of a dashboard."""
+"""Number of columns of a dashboard's grid."""
 UNITS: Final = {
     "": "short",
     "tokens": "short",
@@ -30,16 +30,16 @@ UNITS: Final = {
     "nats": "suffix: nat",
     "usd": "currencyUSD",
 }
-"""Unit of a family -> Grafana's."""
+"""Unit of a metric family -> Grafana's unit."""
 PER_MINUTE: Final = "suffix: /min"
 GREEN, YELLOW, RED, GREY = "green", "yellow", "red", "text"
 DATASOURCE: Final = "${datasource}"
-"""Uid of the data source that the variable `datasource` chose."""
+"""Uid of the data source that the variable `datasource` selects."""
 
 
 @dataclass(frozen=True)
 class Query:
-    """One expression, with its legend: in a table, the name of its column."""
+    """A PromQL expression with its legend. In a table, the legend is the name of the column."""
 
     expr: str
     legend: str
@@ -47,7 +47,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Limit:
-    """From `value` on, a panel has the color `color`."""
+    """A threshold: from `value` on, a panel shows its value in `color`."""
 
     value: float
     color: str = RED
@@ -62,7 +62,7 @@ def metric_curves(
     span: int = 8,
     log: bool = False,
 ) -> Timeseries:
-    """Curves of families, given as legend -> name, with the families' own help texts and unit."""
+    """Curves of metric families, with the families' help texts and unit. `names` maps legends to families."""
     known = {legend: family(name) for legend, name in names.items()}
     units = {each.unit for each in known.values()}
     assert len(units) == 1, f"{title}: one axis, one unit, not {units}"
@@ -86,7 +86,7 @@ def curves(
     log: bool = False,
     lowest: float | None = None,
 ) -> Timeseries:
-    """Curves over time."""
+    """A panel with curves over time."""
     panel = _framed(Timeseries(), title, what, span, unit)
     panel = panel.fill_opacity(30 if stacked else 0).line_width(1).show_points(common.VisibilityMode.AUTO)
     panel = panel.legend(_legend()).tooltip(
@@ -118,7 +118,7 @@ def number(
     decimals: int | None = None,
     names: bool = False,
 ) -> Stat:
-    """The newest values as large numbers; with `names`, the legends instead."""
+    """A panel with the newest values as large numbers. With `names`, it shows the legends instead."""
     panel = _framed(Stat(), title, what, span, unit, height=4)
     panel = panel.graph_mode(common.BigValueGraphMode.NONE).color_mode(
         common.BigValueColorMode.VALUE if limits else common.BigValueColorMode.NONE
@@ -143,7 +143,7 @@ def states(
     span: int = WIDTH,
     height: int = 8,
 ) -> StateTimeline:
-    """A band for each series, with a word and color for each value. `known`: value -> (word, color)."""
+    """A panel with a band for each series. `known` maps each value to its word and color."""
     panel = _framed(StateTimeline(), title, what, span, "none", height=height)
     panel = panel.mappings([_mapping(known)]).show_value(common.VisibilityMode.NEVER).merge_values(True)
     panel = panel.legend(_legend(common.LegendDisplayMode.LIST)).row_height(0.9)
@@ -163,10 +163,10 @@ def table(
     span: int = WIDTH,
     height: int = 9,
 ) -> Table:
-    """A row for each combination of the labels `keys`, a column a query.
+    """A table with a row for each combination of the labels `keys`, and a column for each query.
 
     Args:
-        more: labels that only the first query has; they replace the column with its value.
+        more: labels that only the first query has. They are shown instead of that query's value.
         words: column -> value -> (word, color).
         links: column -> (title, address).
     """
@@ -178,7 +178,7 @@ def table(
         panel = panel.with_target(target.instant().format(PromQueryFormat.TABLE))
         if query.legend:
             values["Value" if len(columns) == 1 else f"Value #{ref}"] = query.legend
-    # Rows are merged by the labels that they share, so none but the keys may be left.
+    # Grafana merges rows with equal labels, so only the key labels may remain.
     panel = panel.with_transformation(dashboard.DataTransformerConfig(id_val="merge", options={}))
     shown = [*keys, *more, *values]
     options = {

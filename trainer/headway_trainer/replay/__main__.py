@@ -33,8 +33,9 @@ RANK: Final = ("-u", "-m", "headway_trainer.replay.rank")
 
 def main() -> None:
     """Entry point."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in a learner, because sums depend on the number of
-    threads exit_on_sigterm()
+    # As in a learner: sums depend on the number of threads.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    exit_on_sigterm()
     live(partial(_explained, Path(sys.argv[1]).resolve()))
 
 

@@ -1,4 +1,4 @@
-"""One rank of a replay: the learner, which trains the recorded steps one after another."""
+"""Runs one rank of a replay: the learner, which trains the recorded steps one after another."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from headway_trainer.termination import exit_on_sigterm, live
 
 UNUSABLE: Final = "CheckpointUnusable"
 RECORDED: Final = "recorded"
-"""Folder for the weights that the run published."""
+"""Name of the folder into which the weights that the run published are downloaded."""
 
 
 @dataclass
 class _Replay:
-    """The training of a plan; methods are collective."""
+    """Trains the steps of a plan. Methods are collective."""
 
     context: ReplayContext
     plan: ReplayPlan
@@ -104,14 +104,14 @@ class _Replay:
         return now
 
     def digests(self, now: StepReport, recorded: StepReport) -> DigestComparison:
-        """Digests of the learner's present weights and of the recorded ones."""
+        """Digests of the learner's current weights and of the weights that the run recorded."""
         direct = recorded.weights.direct
         if direct is None or recorded.weights.files:
             return digests(now.weights.files, recorded.weights.files)
         return DigestComparison(HEADER, self.ranks.share(self.learner.header()) or "", direct.header)
 
     def _compare(self, now: StepReport, recorded: StepReport) -> None:
-        """Note the first step whose weights differ: every later step differs because of it."""
+        """Record the first step whose weights differ. Later steps then differ as a consequence."""
         if self.digests(now, recorded).same is False and self.first_difference is None:
             self.first_difference = now.step
             log("other weights than the run's", step=now.step)
@@ -132,7 +132,7 @@ class _Replay:
             and same is not True
             and (difference := self._difference(now, recorded)) is not None
         ):
-            same = difference.differing == 0  # headers of files may differ although no tensor does
+            same = difference.differing == 0  # files' headers may differ even if all tensors are equal
         return ReplayResult(
             step=request.step,
             start=self.plan.start,
@@ -160,10 +160,10 @@ class _Replay:
 
 
 def run(folder: Path) -> None:
-    """Run one rank, whose place is in its environment. Rank 0 writes the result into `folder`.
+    """Run one rank, whose number is in its environment. Rank 0 writes the result into `folder`.
 
     Raises:
-        JobError: what a person must correct.
+        JobError: a person must correct something first.
     """
     context = ReplayContext(folder, ReplayRequest.read(folder))
     plan = ReplayPlan.model_validate_json((folder / PLAN).read_bytes())
