@@ -1,6 +1,7 @@
-"""First process of `make demo`: builds the cluster's programs while the Python environment is made.
+"""First process of `make demo`: makes the Python environment, and builds the cluster's programs meanwhile.
 
-Then the demo itself takes its place, and waits for the programs when it needs them. Standard library only.
+Then this process becomes the demo (`execv`), which waits for the programs when it needs them. Standard
+library only.
 """
 
 from __future__ import annotations

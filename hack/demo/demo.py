@@ -1,7 +1,8 @@
-"""`make demo`: from nothing to a better agent, a checkpoint in S3 and a bill, on a real Kubernetes.
+"""`make demo`: trains the quickstart's agent on a real Kubernetes cluster, up to a checkpoint in S3 and a
+bill.
 
-KEEP=1             leave the cluster and the job up
-CLUSTER=current    use the cluster kubectl points at (with IMAGE_PREFIX and IMAGE_TAG, see settings.py)
+KEEP=1             leave the cluster and the job running
+CLUSTER=current    use kubectl's current cluster (with IMAGE_PREFIX and IMAGE_TAG, see settings.py)
 SEED=n STEPS=n     another seed, fewer steps
 """
 
@@ -32,7 +33,7 @@ EVALUATION_DEADLINE_S = 900
 
 
 def changes(settings: Settings) -> dict[str, Any]:
-    """What this run's settings change in the example's spec."""
+    """The changes to the example's spec that this run's settings require."""
     spec: dict[str, Any] = {"seed": settings.seed}
     if settings.max_steps:
         spec["schedule"] = {"maxSteps": settings.max_steps}
@@ -40,7 +41,7 @@ def changes(settings: Settings) -> dict[str, Any]:
 
 
 def pods_created(platform: Platform, since: float) -> str:
-    """Seconds from apply until a pod of every role exists, as a line of the report."""
+    """A line of the report: seconds from apply until a pod of every role exists."""
     roles: set[str] = set()
     asked = ("pods", "-n", NAMESPACE, "-l", f"headway.dev/job-name={NAME}")
     for pod in platform.kube.changes(*asked, deadline_s=CREATED_DEADLINE_S):
@@ -55,7 +56,11 @@ def pods_created(platform: Platform, since: float) -> str:
 
 
 def run_job(platform: Platform, settings: Settings) -> tuple[Job, str]:
-    """Apply the example and follow it to its end."""
+    """Apply the example job and follow it until it ends.
+
+    Returns:
+        The job, and a line about the time until all pods were created.
+    """
     platform.kube.run("delete", "rltrainingjob", NAME, "-n", NAMESPACE, "--ignore-not-found")
     applied = time.monotonic()
     platform.kube.apply(quickstart.job(platform.environment_image, changes=changes(settings)))
@@ -66,7 +71,7 @@ def run_job(platform: Platform, settings: Settings) -> tuple[Job, str]:
 
 
 def collect(platform: Platform, job: Job, settings: Settings) -> Path:
-    """A copy of everything the job wrote."""
+    """Copy all files that the job wrote, and return the folder of the copy."""
     folder = settings.output / job["metadata"]["uid"]
     with platform.bucket() as bucket:
         bucket.download(job["status"]["artifacts"]["uri"], folder)
@@ -74,7 +79,7 @@ def collect(platform: Platform, job: Job, settings: Settings) -> Path:
 
 
 def tracked(platform: Platform, job: Job) -> phases.Tracked:
-    """Metrics of the job's run in MLflow; empty if MLflow was not reached."""
+    """Metrics of the job's run in MLflow; empty if the job could not report to MLflow."""
     run = job["status"].get("tracking", {}).get("mlflow")
     if run is None:
         return {}
@@ -83,13 +88,14 @@ def tracked(platform: Platform, job: Job) -> phases.Tracked:
 
 
 def counted_again(platform: Platform, job: Job, settings: Settings) -> tuple[Path, phases.Tracked, str]:
-    """A copy of the job's results, its metrics in MLflow, and its bill, recounted from the copy."""
+    """Copy the job's results, and return the copy, the metrics in MLflow, and the bill recounted from the
+    copy."""
     run = collect(platform, job, settings)
     return run, tracked(platform, job), bill.verified(job, run)
 
 
 def finish(platform: Platform, settings: Settings) -> str:
-    """Delete the job unless it is to be kept; returns a line on what is left of it."""
+    """Delete the job, unless the settings keep it. Return text about the objects that remain."""
     if settings.keep:
         where = f"KUBECONFIG={platform.kube.kubeconfig} " if platform.kube.kubeconfig else ""
         look = (f"describe rltj {NAME}", f"get rlev {evaluation.NAME}", f"describe rlev {evaluation.NAME}")
@@ -111,7 +117,7 @@ def demo(settings: Settings) -> None:
     with platform_up(settings, timings) as platform:
         with timings.step(report.JOB_STEP):
             job, created = run_job(platform, settings)
-        # The training's bill is counted again while the evaluation's servers start.
+        # Recount the training's bill while the evaluation's servers start.
         with ThreadPoolExecutor(1) as beside:
             counting = beside.submit(counted_again, platform, job, settings)
             with timings.step("the evaluation, from apply to its gate"):
@@ -135,7 +141,8 @@ def demo(settings: Settings) -> None:
 
 
 def main() -> int:
-    """Exit code of `make demo`. SIGTERM ends it as Ctrl-C does, so that the cluster is stopped."""
+    """Run the demo, and return its exit code. SIGTERM acts like Ctrl-C, so that the demo stops the
+    cluster."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         demo(Settings.from_environ(os.environ))

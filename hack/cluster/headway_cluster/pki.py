@@ -1,7 +1,7 @@
 """Makes keys and certificates, with one authority each for the cluster, etcd and the front proxy.
 
 The authorities are separate because a certificate of the cluster's authority must not give access to etcd.
-Nor may its holder impersonate other users, as the aggregation layer's front proxy may.
+Its holder must not impersonate other users either, as the aggregation layer's front proxy may.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Pictures of the dashboards, drawn from what their queries return: not screenshots of Grafana.
+"""Draws pictures of the dashboards from the results of their queries. They are not screenshots of Grafana.
 
     python -m headway_dashboards.pictures FOLDER --record RECORD      # make dashboard-pictures
     python -m headway_dashboards.pictures FOLDER                      # make dashboard-pictures FROM=played
 
-RECORD is what the Prometheus of tests/e2e has scraped of jobs on a cluster (`tests/support/record.py`).
-Without it a job is played and scraped as in the tests (`tests/support/monitored_job.py`). Each panel of the
-dashboards' files is drawn where Grafana would put it; folded sections stay folded.
+RECORD is a recording of jobs on a cluster, scraped by the Prometheus of tests/e2e
+(`tests/support/record.py`). Without it, the program simulates a job and scrapes it, as the tests do
+(`tests/support/monitored_job.py`). It draws each panel of the dashboards' files where Grafana would put it.
+Folded sections stay folded.
 """
 
 from __future__ import annotations
@@ -36,18 +37,18 @@ FILES: Final = Path("charts/headway/files/dashboards")
 STEPS: Final = 48
 PACE: Final = 0.8
 SCRAPE_SECONDS: Final = 2
-"""Interval of scrapes of the played job. A longer scrape leaves a gap in the curves."""
+"""Seconds between two scrapes of the simulated job. A scrape that takes longer leaves a gap in the curves."""
 RATE_SECONDS: Final = 10.0
-"""Window of a rate, as Grafana chooses it for a data source that is scraped every 2.5 s."""
+"""Seconds of a rate's window. Grafana would choose it for a data source that is scraped every 2.5 s."""
 STEP_SECONDS: Final = 1.0
-"""Least interval between two points of a curve."""
+"""Minimum seconds between two points of a curve."""
 MAX_POINTS: Final = 400
-"""Maximum points of a curve."""
+"""Maximum number of points of a curve."""
 CAPTION: Final = "drawn from the dashboard's queries over {:.0f} seconds of {}, not a screenshot of Grafana"
 UNIT_INCHES, DPI = 0.3, 88
 MAX_BYTES: Final = 200_000
 MAX_COLORS: Final = 96
-"""Maximum colors of a picture. With fewer, lines of different colors look alike."""
+"""Maximum number of colors of a picture. With fewer, lines of different colors look alike."""
 PARTS: Final = {
     "fleet": [("fleet", None)],
     "job": [
@@ -58,13 +59,13 @@ PARTS: Final = {
     "servers": [("servers", None)],
     "sandboxes": [("sandboxes", None)],
 }
-"""Board -> (picture, its sections; None: all sections)."""
+"""Board -> pairs of a picture's name and its sections (None for all sections)."""
 ANY: Final = dict.fromkeys(("namespace", "kind", "job_name", "purpose", "server"), ".*")
-"""The values of a board's variables if All is chosen."""
+"""Values of a board's variables for the choice "All"."""
 
 
 class Asker:
-    """Answers to the queries of one board, from a Prometheus of the tests."""
+    """Runs the queries of one board on a Prometheus of the tests."""
 
     def __init__(
         self, prometheus: Any, begun: float, ended: float, chosen: dict[str, str], of: str = "a job"
@@ -75,7 +76,7 @@ class Asker:
         self.span = Span(ended - begun, max(STEP_SECONDS, (ended - begun) / MAX_POINTS))
 
     def curves(self, target: Json) -> list[Curve]:
-        """The curves that a query returns: over the whole time, or at its end for an instant query."""
+        """The curves that a query returns, over the whole time span. An instant query is asked at its end."""
         step = self.span.step
         expr = sent(target["expr"], self._chosen, scrape_seconds=RATE_SECONDS / 4, step_seconds=step)
         if target.get("instant"):
@@ -95,7 +96,7 @@ class Asker:
 
 
 def picture(document: Json, sections: Sequence[str] | None, asker: Asker) -> Figure:
-    """The panels of these sections, at their places on the dashboard."""
+    """Draw the panels of `sections` (None for all), at their positions on the dashboard."""
     chosen, section = [], ""
     for panel in document["panels"]:
         section = panel["title"] if panel["type"] == "row" else section
@@ -124,7 +125,7 @@ def picture(document: Json, sections: Sequence[str] | None, asker: Asker) -> Fig
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the picture as a PNG of few colors."""
+    """Write the picture as a PNG with at most `MAX_COLORS` colors."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", facecolor=figure.get_facecolor())
     pyplot.close(figure)
@@ -134,7 +135,7 @@ def save(figure: Figure, path: Path) -> None:
 
 @contextmanager
 def played() -> Iterator[dict[str, Asker]]:
-    """An `Asker` for each board, over a job that is played for the pictures."""
+    """Simulate a job for the pictures, and yield an `Asker` for each board."""
     from monitored_job import monitored_job
     from whole_job import JOB
 
@@ -156,12 +157,12 @@ def played() -> Iterator[dict[str, Asker]]:
 
 @contextmanager
 def recorded(record: Path) -> Iterator[dict[str, Asker]]:
-    """An `Asker` for each board, over jobs that were recorded on a cluster."""
+    """Replay a recording of jobs on a cluster, and yield an `Asker` for each board."""
     from record import replayed, seen
 
     with replayed(record) as (prometheus, about):
         training, evaluation = (f'{{job_name="{name}"}}' for name in (about.training, about.evaluation))
-        # Until the coordinator ends: instant queries would find nothing afterwards.
+        # The time span ends with the coordinator, because later instant queries would find nothing.
         begun, _ = seen(prometheus, f"vllm:num_requests_running{training}", about)
         _, ended = seen(prometheus, f"headway_training_loss{training}", about)
         job = ANY | {"kind": "RLTrainingJob", "job_name": about.training}

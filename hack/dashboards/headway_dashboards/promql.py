@@ -1,6 +1,7 @@
-"""Expressions in PromQL over Headway's families, by the names of `headway_api.metrics`, and over vLLM's.
+"""Builds PromQL expressions over vLLM's metrics, and over Headway's by their names in `headway_api.metrics`.
 
-Every function returns text. `$...` are variables of the dashboards, or Grafana's own.
+Every function returns an expression as text. `$...` are variables of the dashboards, or Grafana's own
+variables.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ JOB: Final = f'{FLEET}, job_name=~"$job_name"'
 SERVER: Final = f'{JOB}, purpose=~"$purpose", server=~"$server"'
 BY_JOB: Final = "namespace, kind, job_name"
 RATE: Final = "$__rate_interval"
-"""The shortest time over which growth can be seen."""
+"""Grafana's variable for the shortest window over which a rate can be computed."""
 
 
 def narrowed(where: str, **labels: str) -> str:
-    """The label matchers `where`, with these labels added."""
+    """The label matchers `where`, with matchers for `labels` added."""
     return ", ".join([where, *(f'{label}="{value}"' for label, value in labels.items())])
 
 
 def of(name: str, where: str = JOB) -> str:
-    """The series of a family. A placeholder in its name matches every metric that it stands for."""
+    """The series of a metric family. A placeholder in its name, such as `{name}`, matches any text."""
     return _selected(prometheus_name(name), where)
 
 
@@ -42,23 +43,23 @@ def _pattern(metric: str) -> str:
 
 
 def value(name: str, where: str = JOB) -> str:
-    """A gauge of each job, as one series even if another pod takes over reporting it."""
+    """A gauge with one series for each job, even after another pod begins to report it."""
     return largest(of(name, where), *family(name).labels)
 
 
 def shared(name: str) -> str:
-    """A gauge of each limit of each namespace's budget."""
+    """A gauge with one series for each limit of each namespace's budget."""
     return f"max by ({', '.join(family(name).labels)}) ({of(name, NAMESPACE)})"
 
 
 def named(name: str, label: str, where: str = JOB) -> str:
-    """A gauge whose name has a placeholder: the label `label` gets what the placeholder stands for."""
+    """A gauge whose name has a placeholder. The label `label` gets the text at the placeholder."""
     wanted = re.sub(r"\{[a-z]+\}", "(.+)", prometheus_name(name))
     return largest(f'label_replace({of(name, where)}, "{label}", "$1", "__name__", "{wanted}")', label)
 
 
 def largest(series: str, *labels: str) -> str:
-    """The largest of a job's series, for each combination of these labels."""
+    """The largest value among a job's series, for each combination of `labels`."""
     by = dict.fromkeys((*BY_JOB.split(", "), *labels))
     return f"max by ({', '.join(by)}) ({series})"
 
@@ -79,7 +80,7 @@ def total(series: str, *more: str) -> str:
 
 
 def summed(series: str, *by: str) -> str:
-    """Sum over everything but these labels."""
+    """The sum of `series` for each combination of the labels `by`."""
     return f"sum by ({', '.join(by)}) ({series})"
 
 
@@ -96,7 +97,7 @@ def quantile_by(share: float, name: str, where: str, *by: str) -> str:
 
 
 def counted(name: str, *more: str) -> str:
-    """Observations of a histogram family per second."""
+    """The number of observations of a histogram family per second."""
     assert family(name).kind == "histogram", name
     return total(per_second(f"{prometheus_name(name)}_count{{{JOB}}}"), *more)
 
@@ -108,9 +109,9 @@ def vllm_quantile(share: float, name: str) -> str:
 
 
 def growth(name: str, where: str = JOB, seconds: int = 3600) -> str:
-    """A gauge's growth in so many seconds, at its present pace.
+    """The growth of a gauge in `seconds`, at its present rate.
 
-    A bill falls when groups are abandoned. A window with a fall shows no pace, so there is no value then.
+    A bill's cost falls when groups are abandoned. For a window with such a fall, the expression has no value.
     """
     series = of(name, where)
     pace = largest(f"deriv({series}[{RATE}]) unless resets({series}[{RATE}]) > 0")

@@ -1,4 +1,4 @@
-"""What was changed in a running job, and what is in force now."""
+"""Panels that show the changes by remedies in a running job, and the settings in force now."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from headway_dashboards.promql import JOB, RATE, largest, of, total, value
 
 WITHOUT_EFFECT: Final = ("Undone", "Refused")
 IN_FORCE: Final = "|".join(state for state in get_args(RemedyState) if state not in WITHOUT_EFFECT)
-"""States of changes that are in force, as a regular expression."""
+"""States of remedies whose changes are in force, as a regular expression."""
 
 
 def panels() -> list[Any]:
-    """The panels on remedies, in the section on health."""
+    """The panels about remedies, for the health section."""
     standing = value("remedy/changes", f'{JOB}, state=~"{IN_FORCE}"')
     return [
         curves(
@@ -46,6 +46,6 @@ def panels() -> list[Any]:
 
 
 def mark() -> Mark:
-    """A mark over the curves wherever the number of changes in a state grows."""
+    """A mark over the curves at each time when the number of remedies in a state grows."""
     more = largest(f"delta({of('remedy/changes')}[{RATE}])", "state")
     return Mark("Remedies", f"{more} > 0", "blue", "Remedy: {{state}}")

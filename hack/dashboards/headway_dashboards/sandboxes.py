@@ -1,4 +1,4 @@
-"""Sandboxes: the pool, how long episodes wait for one, and what goes wrong."""
+"""The board of sandboxes: their pool, how long episodes wait for a sandbox, and failures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headway_dashboards.promql import (
 
 
 def made() -> Board:
-    """The board."""
+    """The sandbox board."""
     return Board(
         "sandboxes",
         "Headway / Sandboxes",

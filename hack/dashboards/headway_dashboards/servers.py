@@ -1,4 +1,4 @@
-"""Rollout servers: what weights they hold, and what vLLM counts."""
+"""The board of rollout servers: the weights that they hold, and vLLM's own metrics."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OF_PURPOSE = f'{JOB}, purpose=~"$purpose"'
 
 
 def made() -> Board:
-    """The board."""
+    """The board of rollout servers."""
     return Board(
         "servers",
         "Headway / Rollout servers",

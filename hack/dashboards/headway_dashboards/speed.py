@@ -1,4 +1,4 @@
-"""Where a job's time goes, and how much runs at once."""
+"""Panels that show how a job spends its time, and how much runs concurrently."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OF_A_STEP = {
 
 
 def panels() -> list[Any]:
-    """The panels on speed of the job's board."""
+    """The speed panels of the job board."""
     tokens = total(per_second(of("usage/tokens")), "class")
     return [
         curves(

@@ -1,1 +1,1 @@
-"""What `make demo` and the end-to-end tests share: a cluster with Headway on it, a job, and its report."""
+"""Code that `make demo` and the end-to-end tests share: a cluster with Headway, a job, and its report."""

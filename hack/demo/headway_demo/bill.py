@@ -1,4 +1,5 @@
-"""The bill, recomputed from the stored trajectories by `hack/recount.py` and compared with the status."""
+"""Recomputes a job's bill from its stored trajectories with `hack/recount.py`, and compares it with the
+status."""
 
 from __future__ import annotations
 
@@ -16,12 +17,12 @@ from headway_demo.settings import NAMESPACE, ROOT
 
 
 class BillMismatchError(Exception):
-    """Two accounts of what a job has used disagree."""
+    """Two counts of a job's usage or results differ."""
 
 
 @dataclass(frozen=True)
 class Bill:
-    """What a recount found."""
+    """The result of a recount."""
 
     tokens: dict[str, int]
     """Tokens by class of `.status.usage`, without the suffix `Tokens`."""
@@ -37,9 +38,9 @@ def status_tokens(job: Mapping[str, Any], classes: Mapping[str, int]) -> dict[st
 
 
 def recount(run: Path, **prices: str) -> Bill:
-    """Run `hack/recount.py` over a copy of a job's folder, for a job with group_based advantages.
+    """Run `hack/recount.py` on a copy of a job's folder. The job must have group_based advantages.
 
-    `prices`: US dollars a million tokens of a class, instead of the default book's.
+    `prices` has US dollars per million tokens by class, instead of those of the default price book.
     """
     command = [sys.executable, str(ROOT / "hack" / "recount.py"), f"file://{run.resolve()}", "--json"]
     command += [word for name, price in prices.items() for word in ("--price", f"{name}={price}")]
@@ -49,7 +50,7 @@ def recount(run: Path, **prices: str) -> Bill:
 
 
 def of_namespace(kube: Kube, *jobs: Mapping[str, Any]) -> str:
-    """A line on what a namespace's jobs have used by its budget, once `jobs` have ended.
+    """A line about the usage of the namespace's jobs according to its budget, once `jobs` have ended.
 
     Raises:
         BillMismatchError: the budget counts less than the bills of `jobs`.
@@ -74,7 +75,11 @@ def of_namespace(kube: Kube, *jobs: Mapping[str, Any]) -> str:
 
 
 def verified(job: Mapping[str, Any], run: Path) -> str:
-    """The bill as text; BillMismatchError where the recount differs in a token or in the cost."""
+    """The job's bill as text, after a recount.
+
+    Raises:
+        BillMismatchError: the recount differs in the tokens or in the cost.
+    """
     bill, usage = recount(run), job["status"]["usage"]
     claimed = status_tokens(job, bill.tokens)
     if (claimed, usage["cost"]) != (bill.tokens, bill.cost):

@@ -1,4 +1,4 @@
-"""What a person sees while the demo works: steps with the seconds they took."""
+"""Prints the demo's progress: its steps, and the seconds that they took."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from contextlib import contextmanager
 
 
 class Timings:
-    """Seconds of every named step, in order; the report prints them."""
+    """Collects the seconds of every named step, in order, for the report."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 
     def took(self, what: str, seconds: float) -> None:
-        """Add seconds of a step that its caller has already announced."""
+        """Add seconds to a step, without printing."""
         self.seconds[what] = self.seconds.get(what, 0.0) + seconds
 
     @contextmanager
     def step(self, what: str) -> Iterator[None]:
-        """Announce `what`, and afterwards how long it took."""
+        """Announce the step `what`, and print afterwards how long it took."""
         print(f"==> {what}", flush=True)
         started = time.monotonic()
         try:

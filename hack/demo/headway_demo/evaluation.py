@@ -1,4 +1,5 @@
-"""The demo's last part: tuned model, base and a reference endpoint, side by side on the test rows."""
+"""The demo's last part: compares the trained model, the base model and a reference endpoint on the test
+rows."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ Job = dict[str, Any]
 
 
 def start_reference(kube: Kube, refs: Mapping[str, str], settings: Settings) -> None:
-    """Begin to bring up the endpoint to compare with. The evaluation waits for it."""
+    """Start the reference endpoint without waiting. The evaluation waits until it is ready."""
     mounts, volumes = images.host_mounts(settings)
     python = "python" if settings.current_cluster else images.PYTHON
     values = {
@@ -47,10 +48,10 @@ def start_reference(kube: Kube, refs: Mapping[str, str], settings: Settings) -> 
 
 
 def run(platform: Platform, *, deadline_s: float) -> Job:
-    """Apply the example and follow it to its end, whichever way the gate decides.
+    """Apply the example's evaluation and follow it until it ends, whether or not the gate passes.
 
     Raises:
-        KubeError: the job failed by something other than its gate, or is late.
+        KubeError: the evaluation failed for another reason than its gate, or missed the deadline.
     """
     kube = platform.kube
     kube.run("delete", KIND, NAME, "-n", NAMESPACE, "--ignore-not-found")
@@ -69,8 +70,10 @@ def run(platform: Platform, *, deadline_s: float) -> Job:
 
 
 def recounted(platform: Platform, job: Job, folder: Path) -> str:
-    """Count every number of report, status and MLflow again from the table; returns what the scripts print.
+    """Recompute every number of the report, the status and MLflow from the table of results.
 
+    Returns:
+        The output of the recounting scripts.
     Raises:
         BillMismatchError: a number differs.
     """
@@ -92,7 +95,7 @@ def _script(name: str, *arguments: str) -> str:
 
 
 def judged(job: Job) -> bool:
-    """Whether the job ended by its gate."""
+    """Whether the evaluation ended because its gate did not pass."""
     return job["status"].get("reason") == "GateNotPassed"
 
 
@@ -106,7 +109,7 @@ def progress_line(job: Job) -> str:
 
 
 def text(job: Job, folder: Path) -> str:
-    """The results as the demo prints them; `folder` is a copy of what the job wrote."""
+    """The results as the demo prints them. `folder` is a copy of the job's files."""
     status = job["status"]
     lines = [f"{'candidate':<12}{'external score':>26}{'success':>10}{'against base':>30}{'cost':>12}"]
     lines += [_line(each) for each in status["results"]]

@@ -1,8 +1,8 @@
-"""Which image each part runs from, and which folders of this machine its pods mount.
+"""Chooses the image of each component, and the folders of this machine that its pods mount.
 
-On this machine the heavy processes run from the `host` image. The checkout and its Python environment are
-mounted read-only, so nothing copies them into images of gigabytes. On any other cluster every part has its
-own image.
+On this machine's cluster the heavy processes run from the `host` image. Pods mount the checkout and its
+Python environment read-only, so these need not be copied into images of gigabytes. On any other cluster every
+component has its own image.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PYTHON = str(IN_POD / "venv" / "bin" / "python")
 VERSITYGW = str(IN_POD / "tools" / "versitygw")
 
 LOCAL = ("host", "operator", "sandbox", ENVIRONMENT)
-"""The images that a cluster of this machine runs."""
+"""The images that are built for this machine's cluster."""
 HEAVY = ("coordinator", "learner", "rollout")
 RESOURCES = {
     "coordinator": {"requests": {"cpu": "200m", "memory": "1Gi"}, "limits": {"cpu": "2", "memory": "2Gi"}},
@@ -34,7 +34,7 @@ RESOURCES = {
     "rollout": {"requests": {"cpu": "300m", "memory": "2Gi"}, "limits": {"cpu": "2", "memory": "5Gi"}},
     "sandbox": {"requests": {"cpu": "10m", "memory": "48Mi"}, "limits": {"cpu": "500m", "memory": "48Mi"}},
 }
-"""Resources that fit two cores and 24 GiB, for a model of a megabyte."""
+"""Resources for a machine with two cores and 24 GiB, and a model of about a megabyte."""
 
 
 def _output(*command: str | Path) -> str:
@@ -43,7 +43,7 @@ def _output(*command: str | Path) -> str:
 
 
 def published() -> dict[str, str]:
-    """Images of the object store and MLflow, in the versions that the demo runs on this machine."""
+    """Public images of the object store and MLflow, in the same versions as on this machine's cluster."""
     mlflow = _version(ROOT / "requirements" / "all.txt", r"^mlflow==(\S+)")
     versitygw = _version(ROOT / "hack/cluster/go/go.mod", r"^\s*github\.com/versity/versitygw v(\S+)")
     return {
@@ -59,7 +59,8 @@ def _version(lock: Path, pattern: str) -> str:
 
 
 def provide(settings: Settings) -> dict[str, str]:
-    """Reference of every part's image; on this machine they are built and loaded first."""
+    """The image reference of every component. For this machine's cluster, the images are first built and
+    loaded."""
     prefix, tag = settings.image_prefix, settings.image_tag
     if settings.current_cluster:
         own = {
@@ -78,18 +79,20 @@ def provide(settings: Settings) -> dict[str, str]:
 
 
 def build(settings: Settings) -> None:
-    """Build this machine's images, which needs no cluster; `provide` then loads them."""
+    """Build the images for this machine's cluster. It needs no running cluster; `provide` later loads
+    them."""
     names = ("--prefix", settings.image_prefix, "--tag", settings.image_tag)
     _output(SYSTEM_PYTHON, BUILD, *names, *LOCAL)
 
 
 def tools() -> Path:
-    """Folder of helm and versitygw, built unless they are there."""
+    """Folder with helm and versitygw, which are built if they are missing."""
     return Path(_output(SYSTEM_PYTHON, CLUSTER, "tools").strip())
 
 
 def host_mounts(settings: Settings) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Mounts and volumes that lend this machine's Python and programs to a pod; none on another cluster."""
+    """Mounts and volumes through which a pod uses this machine's Python and programs; none on another
+    cluster."""
     if settings.current_cluster:
         return [], []
     venv = Path(_output(SYSTEM_PYTHON, ROOT / "hack" / "python" / "env.py", "path").strip())
@@ -97,9 +100,9 @@ def host_mounts(settings: Settings) -> tuple[list[dict[str, Any]], list[dict[str
 
 
 def lent(venv: Path, programs: Path, model_classes: Path) -> dict[str, tuple[Path, Path]]:
-    """Name of a volume -> where a pod sees it, and the folder of this machine.
+    """Name of a volume -> its path in a pod, and the folder of this machine.
 
-    `model_classes` is vLLM's cache, which `hack/python/model_classes.py` filled.
+    `model_classes` is vLLM's cache of model classes, which `hack/python/model_classes.py` has filled.
     """
     folders = {"venv": venv, "src": ROOT, "tools": programs, "vllm": model_classes}
     found = {name: (IN_POD / name, folder) for name, folder in folders.items()}
@@ -109,13 +112,13 @@ def lent(venv: Path, programs: Path, model_classes: Path) -> dict[str, tuple[Pat
 
 
 def own_interpreter(venv: Path) -> Path | None:
-    """Folder of the environment's interpreter; None where the image has one at the same path."""
+    """Folder of the environment's interpreter; None if the image has an interpreter at the same path."""
     home = Path(_version(venv / "pyvenv.cfg", r"^home = (.+)$"))
     return None if home == Path(SYSTEM_PYTHON).parent else home.parent
 
 
 def mounted(folders: Mapping[str, tuple[Path, Path]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Read-only mounts, and the volumes they name."""
+    """Read-only mounts for `folders`, and the volumes that they name."""
     mounts = [{"name": n, "mountPath": str(inside), "readOnly": True} for n, (inside, _) in folders.items()]
     volumes = [
         {"name": name, "hostPath": {"path": str(folder), "type": "Directory"}}
@@ -125,7 +128,7 @@ def mounted(folders: Mapping[str, tuple[Path, Path]]) -> tuple[list[dict[str, An
 
 
 def chart_values(refs: Mapping[str, str], settings: Settings) -> dict[str, Any]:
-    """Values of charts/headway for this run."""
+    """Values for the chart charts/headway in this run."""
     mounts, volumes = host_mounts(settings)
     lend = {
         role: {"spec": {"volumes": volumes, "containers": [{"name": role, "volumeMounts": mounts}]}}

@@ -1,4 +1,4 @@
-"""kubectl, as far as the demo needs it."""
+"""Runs the kubectl commands that the demo needs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from typing import Any, cast
 
 
 class KubeError(Exception):
-    """kubectl refused; the message is its own."""
+    """A kubectl command failed, or a wait ran out of time. For a failed command, the message is kubectl's."""
 
 
 class Kube:
-    """One cluster, reached with one kubeconfig (None: the one kubectl is set up with)."""
+    """One cluster, with its kubeconfig. None means kubectl's current configuration."""
 
     def __init__(self, kubeconfig: Path | None, kubectl: str = "kubectl") -> None:
         self.kubeconfig = kubeconfig
@@ -29,7 +29,7 @@ class Kube:
 
     @property
     def environ(self) -> dict[str, str]:
-        """Environment for tools that find the cluster by KUBECONFIG."""
+        """Environment variables for tools that find the cluster by KUBECONFIG."""
         extra = {"KUBECONFIG": str(self.kubeconfig)} if self.kubeconfig else {}
         return {**os.environ, **extra}
 
@@ -44,12 +44,12 @@ class Kube:
         return done.stdout
 
     def apply(self, *documents: Mapping[str, Any]) -> str:
-        """Server-side apply of whole objects."""
+        """Apply whole objects with server-side apply."""
         text = "\n---\n".join(json.dumps(document) for document in documents)
         return self.run("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=text)
 
     def get(self, *arguments: str) -> dict[str, Any]:
-        """`kubectl get -o json`."""
+        """The parsed output of `kubectl get -o json`."""
         return cast(dict[str, Any], json.loads(self.run("get", *arguments, "-o", "json")))
 
     def wait(
@@ -60,7 +60,7 @@ class Kube:
         deadline_s: float,
         explain: Callable[[], str] | None = None,
     ) -> None:
-        """Poll until `ready()`. At the deadline, the error contains `explain()`."""
+        """Poll until `ready()` returns True. The error at the deadline contains `explain()`."""
         ends = time.monotonic() + deadline_s
         while not ready():
             if time.monotonic() > ends:
@@ -68,10 +68,10 @@ class Kube:
             time.sleep(0.5)
 
     def wait_available(self, namespace: str, deployment: str, *, deadline_s: float = 180) -> None:
-        """Wait for every replica of a Deployment.
+        """Wait until every replica of a Deployment is available.
 
         Raises:
-            KubeError: they are not available in time. It lists the namespace's pods and events.
+            KubeError: the deadline passed; the message lists the namespace's pods and events.
         """
         asked = (f"deployment/{deployment}", "-n", namespace, f"--timeout={deadline_s:.0f}s")
         try:
@@ -80,10 +80,11 @@ class Kube:
             raise KubeError(f"{error}\n{self.run('get', 'pods,events', '-n', namespace)}") from error
 
     def changes(self, *arguments: str, deadline_s: float) -> Iterator[dict[str, Any]]:
-        """Objects that `kubectl get arguments` selects, as they are and at each change, until the deadline.
+        """The objects that `kubectl get arguments` selects: their present state, then each change until the
+        deadline.
 
         Raises:
-            KubeError: kubectl refused.
+            KubeError: kubectl failed before it returned an object.
         """
         ends = time.monotonic() + deadline_s
         while (left := ends - time.monotonic()) > 0:
@@ -106,14 +107,14 @@ class Kube:
 
     @contextmanager
     def forward(self, namespace: str, target: str, port: int) -> Iterator[int]:
-        """`kubectl port-forward` for as long as the block runs; yields the local port."""
+        """Run `kubectl port-forward` during the block, and yield the local port."""
         process = subprocess.Popen(
             [self._kubectl, "port-forward", "-n", namespace, target, f":{port}"],
             env=self.environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         try:
             port = _forwarded_port(process, deadline_s=30)
-            # kubectl writes a line for each connection: a full pipe would block it, and the tunnel with it.
+            # kubectl writes a line for each connection. A full pipe would block kubectl, and so the tunnel.
             threading.Thread(target=_drain, args=(process,), daemon=True).start()
             yield port
         finally:
@@ -122,7 +123,8 @@ class Kube:
 
 
 class _Watch:
-    """The objects that a `kubectl get --watch` writes. Threads read them, because a pipe has no deadline."""
+    """Reads the objects that `kubectl get --watch` writes. It uses threads, because a pipe has no
+    deadline."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -134,7 +136,7 @@ class _Watch:
             thread.start()
 
     def objects(self, seconds: float) -> Iterator[dict[str, Any]]:
-        """Each object until kubectl ends, for so many seconds at most."""
+        """Each object until kubectl ends, for at most `seconds`."""
         ends = time.monotonic() + seconds
         while (left := ends - time.monotonic()) > 0:
             try:
@@ -147,7 +149,10 @@ class _Watch:
             yield found
 
     def refusal(self) -> str | None:
-        """What kubectl said if it failed before it wrote an object. An API server ends long watches."""
+        """kubectl's error output if it failed before it wrote an object; otherwise None.
+
+        A later end is no failure, because an API server ends long watches.
+        """
         if self._seen or not self._process.poll():
             return None
         self._threads[1].join()
@@ -159,7 +164,7 @@ class _Watch:
         with self._process.stdout as stdout:
             for line in stdout:
                 lines.append(line)
-                if line.rstrip("\n") == "}":  # kubectl indents, so this is the end of an object
+                if line.rstrip("\n") == "}":  # kubectl indents objects, so a lone brace ends an object
                     self._found.put(json.loads("".join(lines)))
                     lines.clear()
         self._process.wait()
@@ -172,7 +177,7 @@ class _Watch:
 
 
 def _drain(process: subprocess.Popen[str]) -> None:
-    """Read what a process writes until it ends."""
+    """Read and discard a process's output until it ends."""
     assert process.stdout is not None
     with process.stdout:
         for _ in process.stdout:
@@ -180,7 +185,7 @@ def _drain(process: subprocess.Popen[str]) -> None:
 
 
 def _forwarded_port(process: subprocess.Popen[str], *, deadline_s: float) -> int:
-    """Read the local port from what kubectl prints once the tunnel is open."""
+    """Read the local port from the line that kubectl prints once the tunnel is open."""
     assert process.stdout is not None
     ready, _, _ = select.select([process.stdout], [], [], deadline_s)
     line = process.stdout.readline() if ready else ""

@@ -14,7 +14,7 @@ from headway_demo.settings import BUCKET
 
 
 class Bucket:
-    """One bucket over a port-forward."""
+    """The demo's bucket, reached through a port-forward."""
 
     def __init__(self, port: int, secret_key: str) -> None:
         self._s3 = boto3.client(
@@ -26,7 +26,7 @@ class Bucket:
         )
 
     def create(self) -> None:
-        """Make the bucket unless it is there."""
+        """Create the bucket, unless it exists."""
         if BUCKET not in [b["Name"] for b in self._s3.list_buckets()["Buckets"]]:
             self._s3.create_bucket(Bucket=BUCKET)
 
@@ -39,29 +39,29 @@ class Bucket:
             self._s3.upload_file(str(path), BUCKET, key)
 
     def put(self, uri: str, content: bytes) -> None:
-        """Write one object, which may lie in any bucket."""
+        """Write one object. Its `uri` may name any bucket."""
         place = urlsplit(uri)
         self._s3.put_object(Bucket=place.netloc, Key=place.path.lstrip("/"), Body=content)
 
     def has(self, uri: str) -> bool:
-        """Whether there is an object of this address."""
+        """Whether there is an object at `uri`."""
         key = urlsplit(uri).path.lstrip("/")
         found = self._s3.list_objects_v2(Bucket=BUCKET, Prefix=key, MaxKeys=1).get("Contents", [])
         return any(item["Key"] == key for item in found)
 
     def json(self, uri: str) -> dict[str, Any]:
-        """An object that holds JSON."""
+        """The parsed content of a JSON object in the bucket."""
         found = self._s3.get_object(Bucket=BUCKET, Key=urlsplit(uri).path.lstrip("/"))
         return cast(dict[str, Any], json.loads(found["Body"].read()))
 
     def names(self, uri: str) -> list[str]:
-        """The first 1,000 objects below `uri`, by their paths from there."""
+        """The first 1,000 objects below `uri`, by their paths relative to it."""
         prefix = urlsplit(uri).path.lstrip("/").rstrip("/") + "/"
         found = self._s3.list_objects_v2(Bucket=BUCKET, Prefix=prefix).get("Contents", [])
         return [item["Key"].removeprefix(prefix) for item in found]
 
     def download(self, uri: str, folder: Path) -> list[Path]:
-        """Copy everything under `uri` below `folder`, keeping the names."""
+        """Copy all objects below `uri` into `folder`, under their relative paths."""
         prefix = urlsplit(uri).path.lstrip("/").rstrip("/") + "/"
         pages = self._s3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
         files = []
@@ -74,5 +74,5 @@ class Bucket:
 
 
 def read_group(path: Path) -> dict[str, Any]:
-    """A stored GroupRecord."""
+    """The content of a stored GroupRecord."""
     return cast(dict[str, Any], json.loads(gzip.decompress(path.read_bytes())))

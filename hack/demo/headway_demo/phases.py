@@ -1,13 +1,14 @@
-"""Where the wall clock went: set-up, sampling, training, weight sync, evaluation, which add up to all of it.
+"""Splits the demo's wall-clock time into set-up, sampling, training, weight sync and evaluation.
 
-The demo's own steps before the job are set-up, and so is the job's way to its first episode. That way is pods
-and model, and the preflight from its first baseline episode to its verdict.
+The phases add up to the whole time. Set-up has two parts: the demo's own steps before the job, and the job's
+time until its first counted episode. The second part consists of starting pods, loading the model, and the
+preflight from its first baseline episode to its verdict.
 
-Training and publishing are the learner's own metrics, kept with each step's report. MLflow has how long
-servers took to sample with new weights, and how long validations took. Without it, a validation's length is
-read off its episodes, and only the publishing of a weight sync is known. Sampling is what is left once
-episodes run: the time for which the learner waited for them. If rollouts run ahead of the learner, sampling
-    during training counts as training.
+The times of training and publishing are the learner's own metrics, from each step's report. MLflow has the
+times until servers sampled with new weights, and the times of validations. Without MLflow, a validation's
+time comes from its episodes, and weight sync contains only the publishing. Sampling is the remaining time
+after the first episode: the learner waits for episodes. If rollouts run ahead of the learner, sampling during
+training counts as training.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ class Phases:
     set_up: Mapping[str, float]
     """Each step before the job is applied: Python, cluster, images, inputs, charts."""
     start: float
-    """From apply to the first episode that counts, without the preflight: pods and model."""
+    """From apply to the first counted episode, without the preflight: starting pods and loading the model."""
     preflight: float
-    """From the first baseline episode to the verdict. The server that samples it is needed anyway."""
+    """From the first baseline episode to the verdict. Its rollout server would also start without a
+    preflight."""
     sampling: float
     training: float
     weight_sync: float
@@ -45,12 +47,12 @@ class Phases:
 
     @property
     def total(self) -> float:
-        """The seconds of all phases."""
+        """The sum of all phases' seconds."""
         job = (self.start, self.preflight, self.sampling, self.training, self.weight_sync, self.evaluation)
         return sum((*self.set_up.values(), *job, *self.afterwards.values()))
 
     def lines(self) -> Iterator[tuple[float, str]]:
-        """Seconds and name of each phase, as lines of the report."""
+        """Seconds and name of each phase, in the order of the report's lines."""
         yield self.total, "in all"
         yield sum(self.set_up.values()) + self.start + self.preflight, "set-up, consisting of:"
         for what, seconds in self.set_up.items():
@@ -74,12 +76,12 @@ def split(
     evaluations: Mapping[int, float],
     preflight_s: float = 0.0,
 ) -> Phases:
-    """The phases of a run.
+    """Compute the phases of a run.
 
     Args:
-        timings: the demo's steps in their order, with their seconds.
+        timings: seconds of the demo's steps, in their order.
         job: name of the step that lasts from apply to the job's end.
-        start_s: seconds of that step before the first episode that counts.
+        start_s: seconds of that step before the first counted episode.
         steps: metrics of the steps' reports.
         sync: step -> seconds until a server sampled with its weights.
         evaluations: step -> seconds of its validation.
@@ -96,7 +98,7 @@ def split(
         dict(others[:at]),
         start_s - preflight_s,
         preflight_s,
-        # Below 0 if servers took weights while the learner trained: both phases count that time.
+        # It is below 0 if servers loaded weights while the learner trained: both phases count that time.
         max(0.0, left),
         training,
         syncing,
@@ -113,7 +115,7 @@ def started_after(job: Mapping[str, Any], groups: Sequence[Group]) -> float:
 
 
 def preflight_took(job: Mapping[str, Any], baseline: Sequence[Group]) -> float:
-    """Seconds from the first baseline episode to the preflight's verdict; 0 where nothing was sampled."""
+    """Seconds from the first baseline episode to the preflight's verdict; 0 without baseline episodes."""
     conditions = [known for known in job["status"]["conditions"] if known["type"] == "PreflightPassed"]
     begun = [float(e["started_at"]) for group in baseline for e in (*group["episodes"], *group["discarded"])]
     if not conditions or not begun:
@@ -122,7 +124,7 @@ def preflight_took(job: Mapping[str, Any], baseline: Sequence[Group]) -> float:
 
 
 def durations(validations: Mapping[int, Sequence[Group]]) -> dict[int, float]:
-    """Step -> seconds from a validation's first episode's start to its last one's end."""
+    """Step -> seconds from the start of a validation's first episode to the end of its last episode."""
     tries = {
         step: [e for group in groups for e in (*group["episodes"], *group["discarded"])]
         for step, groups in validations.items()
@@ -139,7 +141,7 @@ def step_metrics(run: Path) -> list[dict[str, float]]:
 
 
 def tracked(port: int, run_id: str) -> dict[str, dict[int, float]]:
-    """The metrics that only MLflow has, from the server behind a local port."""
+    """The metrics that only MLflow has, from the MLflow server at a local port."""
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking_uri=f"http://127.0.0.1:{port}")

@@ -1,4 +1,4 @@
-"""A cluster with Headway, an object store and MLflow on it, for as long as a block runs."""
+"""Provides a cluster with Headway, an object store and MLflow during a `with` block."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ KINDS = (
     "pods,jobs,deployments,services,configmaps,secrets,serviceaccounts,roles,rolebindings,networkpolicies,"
     "endpointslices"
 )
-"""Every kind that the operator or the broker makes for a job."""
+"""All kinds of objects that the operator or the broker creates for a job."""
 MANIFESTS = Path(__file__).resolve().parents[1] / "manifests"
 
 
 @dataclass(frozen=True)
 class Platform:
-    """What a job can be applied to."""
+    """A cluster with everything that the example job needs."""
 
     kube: Kube
     refs: Mapping[str, str]
-    """Reference of every part's image."""
+    """The image reference of every component."""
     secret_key: str
 
     @property
@@ -47,14 +47,15 @@ class Platform:
 
     @contextmanager
     def bucket(self) -> Iterator[Bucket]:
-        """The object store, through a tunnel."""
+        """The bucket in the object store, through a port-forward."""
         with self.kube.forward(NAMESPACE, "service/objects", 7070) as port:
             yield Bucket(port, self.secret_key)
 
 
 @contextmanager
 def platform_up(settings: Settings, timings: Timings) -> Iterator[Platform]:
-    """Bring everything up; take it down again, also on failure and Ctrl-C, unless it is to be kept."""
+    """Bring the platform up, and remove it after the block, also on failure and Ctrl-C, unless settings keep
+    it."""
     inputs = _made(settings, timings)
     with cluster(settings, timings) as kube:
         with timings.step("images into the cluster"):
@@ -77,7 +78,7 @@ def platform_up(settings: Settings, timings: Timings) -> Iterator[Platform]:
 
 
 def _made(settings: Settings, timings: Timings) -> Path:
-    """Everything that needs no cluster; returns the folder of the base model and rows."""
+    """Build and make everything that needs no cluster. Return the folder with the base model and the rows."""
     if settings.current_cluster:
         with timings.step("base model and rows"):
             return quickstart.inputs(settings.cache, settings.seed)
@@ -93,8 +94,8 @@ def _made(settings: Settings, timings: Timings) -> Path:
 
 @contextmanager
 def cluster(settings: Settings, timings: Timings) -> Iterator[Kube]:
-    """The cluster that kubectl points at, or this machine's. If the block started it, it is stopped
-    afterwards."""
+    """kubectl's current cluster, or this machine's. If this function started the cluster, it stops it after
+    the block."""
     if settings.current_cluster:
         kube = Kube(None)
         if kube.run("get", "crd", CRD, "--ignore-not-found", "-o", "name"):
@@ -116,13 +117,13 @@ def cluster(settings: Settings, timings: Timings) -> Iterator[Kube]:
 
 
 def _cluster(verb: str, *, check: bool = True) -> bool:
-    """Run a command of hack/cluster; returns whether it succeeded."""
+    """Run a command of hack/cluster, and return whether it succeeded."""
     command = [images.SYSTEM_PYTHON, str(images.CLUSTER), verb]
     return subprocess.run(command, check=check, stdout=None if check else subprocess.DEVNULL).returncode == 0
 
 
 def _local() -> Kube:
-    """The cluster of this machine, with the kubectl of its own version."""
+    """This machine's cluster, with a kubectl of the same version."""
     command = [images.SYSTEM_PYTHON, str(images.CLUSTER), "env"]
     text = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout
     found = dict(line.removeprefix("export ").split("=", 1) for line in text.splitlines())
@@ -130,7 +131,7 @@ def _local() -> Kube:
 
 
 def _services(kube: Kube, refs: Mapping[str, str], settings: Settings) -> str:
-    """Object store and MLflow; returns the store's secret key."""
+    """Start the object store and MLflow, and return the store's secret key."""
     secret_key = _secret_key(kube)
     mounts, volumes = images.host_mounts(settings)
     local = not settings.current_cluster
@@ -147,7 +148,7 @@ def _services(kube: Kube, refs: Mapping[str, str], settings: Settings) -> str:
     for name in ("objects", "mlflow"):
         values[f"{name}_mounts"] = json.dumps(scratch_mounts + mounts)
         values[f"{name}_volumes"] = json.dumps(scratch + volumes)
-    # `restricted` forbids the volumes by which pods mount folders of this machine.
+    # `restricted` forbids hostPath volumes, with which pods mount folders of this machine.
     kube.apply(namespace(NAMESPACE, restricted=settings.current_cluster))
     for name in ("objects", "mlflow"):
         text = Template((MANIFESTS / f"{name}.yaml").read_text()).substitute(values)
@@ -163,7 +164,7 @@ def namespace(name: str, *, restricted: bool) -> dict[str, Any]:
 
 
 def _secret_key(kube: Kube) -> str:
-    """The object store's key: the one it runs with, or a new one."""
+    """The object store's secret key: the key of the running store, or else a new key."""
     found = kube.get("secrets", "-n", NAMESPACE, "--field-selector=metadata.name=objects")["items"]
     if found:
         return base64.b64decode(found[0]["data"]["AWS_SECRET_ACCESS_KEY"]).decode()
@@ -171,7 +172,7 @@ def _secret_key(kube: Kube) -> str:
 
 
 def _install(kube: Kube, refs: Mapping[str, str], settings: Settings) -> None:
-    """`helm upgrade --install` with this machine's images; waits for the operator."""
+    """Install the chart with `helm upgrade --install`, and wait for its Deployments."""
     kube.apply(namespace(SYSTEM_NAMESPACE, restricted=True))
     values = json.dumps(images.chart_values(refs, settings))
     command = [
@@ -179,7 +180,7 @@ def _install(kube: Kube, refs: Mapping[str, str], settings: Settings) -> None:
         "--namespace", SYSTEM_NAMESPACE, "--create-namespace", "--values", "-",
     ]  # fmt: skip
     if not settings.current_cluster:
-        # The chart takes over objects that an earlier run or a test applied to this machine's cluster.
+        # Let the chart take over objects that an earlier run or a test applied to this machine's cluster.
         command += ["--take-ownership", "--force-conflicts"]
     done = subprocess.run(
         command, input=values, text=True, capture_output=True, env=kube.environ, timeout=180
@@ -196,7 +197,7 @@ def _helm(settings: Settings) -> str:
 
 
 def _uninstall(kube: Kube, settings: Settings) -> None:
-    """Remove from the user's cluster what the demo put there, and nothing else."""
+    """Remove everything that the demo installed on the user's cluster, and nothing else."""
     kube.run("delete", "namespace", NAMESPACE, "--ignore-not-found", timeout_s=180)
     command = [_helm(settings), "uninstall", RELEASE, "--namespace", SYSTEM_NAMESPACE, "--wait"]
     subprocess.run(command, check=True, env=kube.environ, timeout=180)

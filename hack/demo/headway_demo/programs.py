@@ -1,4 +1,4 @@
-"""Builds the cluster's programs in a process beside the demo. A first run spends most of its time on them.
+"""Builds the cluster's programs in a separate process. A first run spends most of its time on this build.
 
 Standard library only: `begin.py` runs it before there is a Python environment.
 """
@@ -16,12 +16,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 COMMAND = ("/usr/bin/python3", str(ROOT / "hack" / "cluster" / "cluster.py"), "build", "--demo")
 BEGUN = "HEADWAY_PROGRAMS_PID"
-"""Variable with the id of a child process that already builds the programs."""
+"""Environment variable with the id of a child process that already builds the programs."""
 
 
 @dataclass
 class Build:
-    """A build that runs beside this process, in a session of its own."""
+    """A build in a separate process with its own session."""
 
     pid: int
     log: Path
@@ -40,7 +40,7 @@ class Build:
             raise subprocess.CalledProcessError(code, COMMAND)
 
     def end(self) -> None:
-        """End the build and its processes, unless it is over."""
+        """Kill the build and its processes, unless it has ended."""
         if self._over:
             return
         self._over = True
@@ -51,7 +51,7 @@ class Build:
 
 
 def log() -> Path:
-    """Where the build writes."""
+    """Path of the build's log file."""
     return Path(os.environ.get("HEADWAY_CACHE") or Path.home() / ".cache" / "headway") / "programs.log"
 
 
@@ -66,7 +66,7 @@ def begin() -> Build:
 
 @contextmanager
 def building() -> Iterator[Build]:
-    """A build during the block: the one that was begun before this process, or a new one."""
+    """Provide a build during the block: the one that an earlier process began, or a new one."""
     begun = os.environ.pop(BEGUN, None)
     build = begin() if begun is None else Build(int(begun), log())
     try:

@@ -1,4 +1,4 @@
-"""The example job and what it needs: base model, rows, and the spec with a run's own settings."""
+"""Makes the example job's inputs (base model and rows), and its spec with a run's own settings."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ EXAMPLE = ROOT / "examples" / "sop-quickstart"
 PREFIX = "quickstart"
 """Folder in the bucket that the example's URIs name."""
 REFERENCE = ("--current", "1", "--steps", "250")
-"""Arguments that make the reference endpoint's model: it is trained on today's procedure only."""
+"""Arguments of base_model.py for the reference endpoint's model, which is trained only on today's
+procedure."""
 Document = dict[str, Any]
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Document:
-    """`base` with `changes` laid over it, mapping by mapping."""
+    """`base` with `changes` merged into it. Nested mappings are merged too."""
     result = dict(base)
     for key, value in changes.items():
         old = result.get(key)
@@ -32,7 +33,8 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Document:
 
 
 def job(image: str, *, name: str | None = None, changes: Mapping[str, Any] | None = None) -> Document:
-    """The example's job with its environment image, another name, and `changes` in its spec."""
+    """The example's training job, with `image` as its environment image, another name, and `changes` in its
+    spec."""
     document = cast(Document, yaml.safe_load((EXAMPLE / "job.yaml").read_text()))
     document["spec"] = merged(document["spec"], {"environment": {"image": image}})
     document["spec"] = merged(document["spec"], changes or {})
@@ -42,7 +44,8 @@ def job(image: str, *, name: str | None = None, changes: Mapping[str, Any] | Non
 
 
 def evaluation(image: str, *, name: str | None = None, changes: Mapping[str, Any] | None = None) -> Document:
-    """The example's evaluation with its environment image, another name, and `changes` in its spec."""
+    """The example's evaluation, with `image` as its environment image, another name, and `changes` in its
+    spec."""
     document = cast(Document, yaml.safe_load((EXAMPLE / "eval.yaml").read_text()))
     document["spec"] = merged(document["spec"], {"environment": {"image": image}})
     document["spec"] = merged(document["spec"], changes or {})
@@ -52,13 +55,15 @@ def evaluation(image: str, *, name: str | None = None, changes: Mapping[str, Any
 
 
 def budget() -> Document:
-    """The example's budget of the namespace."""
+    """The example's budget for the namespace."""
     return cast(Document, yaml.safe_load((EXAMPLE / "budget.yaml").read_text()))
 
 
 def inputs(cache: Path, seed: int, *, reference: bool = True) -> Path:
-    """Folder with base model and rows for `seed`, and with the reference endpoint's model if wanted. Missing
-    parts are made. Safe to interrupt."""
+    """Folder with the base model and rows for `seed` and, if `reference`, the reference endpoint's model.
+
+    Missing parts are made. It is safe to interrupt.
+    """
     sources = [EXAMPLE / name for name in ("base_model.py", "environment.py", "generate.py")]
     key = sha256(b"".join(p.read_bytes() for p in sources) + str(seed).encode()).hexdigest()[:12]
     folder = cache / f"sop-quickstart-{key}"
@@ -70,7 +75,7 @@ def inputs(cache: Path, seed: int, *, reference: bool = True) -> Path:
 
 
 def _once(folder: Path, made: str, script: str, *arguments: object) -> None:
-    """Run a script unless it has been run to its end."""
+    """Run a script, unless it has already completed."""
     done = folder / f".{made}"
     if not done.exists():
         _python(script, *arguments)
