@@ -1,8 +1,8 @@
-"""Counts of the code's own size: `python hack/house.py [FOLDER ...]`, a table in Markdown.
+"""Counts the size of code: `python hack/house.py [FOLDER ...]` prints a table in Markdown.
 
-Without folders it counts the packages of this repository. With folders it counts those, so that other
-repositories can stand beside it. A function's lines are those from its first decorator to its end.
-Standard library only.
+Without folders it counts the packages of this repository. With folders it counts those, for a comparison with
+other repositories. The lines of a function are those from its first decorator to its end. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from statistics import median
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("api", "analysis", "cli", "coordinator", "operator", "rollout", "sandbox", "trainer", "wire")
 NOT_CODE = {"templates", ".venv", "node_modules", "__pycache__"}
-"""Folders of files that are written out for a user, or are not the project's."""
+"""Folders to skip: templates for users' files, and files that are not part of the project."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass
 class Counts:
-    """What was counted in some files."""
+    """Counts over some files."""
 
     files: list[int] = field(default_factory=list)
-    """Lines of each file."""
+    """Number of lines of each file."""
     functions: list[int] = field(default_factory=list)
-    """Lines of each function."""
+    """Number of lines of each function."""
     annotated: int = 0
-    """Functions whose parameters and result all have a type."""
+    """Number of functions whose parameters and result all have a type."""
     comments: int = 0
 
     def row(self, name: str) -> str:
-        """A row of the table."""
+        """The row of the table for these counts, with `name` in its first column."""
         lines = sum(self.files)
         return (
             f"| {name} | {lines:,} | {spread(self.files)} | {spread(self.functions)} | "
@@ -51,17 +51,17 @@ HEAD = (
 
 
 def spread(counts: list[int]) -> str:
-    """Median and largest; `-` of none."""
+    """Median and largest of `counts`; `-` if there are none."""
     return f"{median(counts):.0f} ({max(counts)})" if counts else "-"
 
 
 def share(part: int, whole: int) -> str:
-    """Per cent, rounded down: 100 stands for all of them."""
+    """Per cent, rounded down, so that 100 means all."""
     return "-" if not whole else str(100 * part // whole)
 
 
 def is_annotated(function: Function) -> bool:
-    """Whether all parameters but self and cls have a type, and the result has one."""
+    """Whether the result and all parameters except self and cls have a type."""
     given = function.args
     named = [*given.posonlyargs, *given.args, *given.kwonlyargs]
     rest = [each for each in (given.vararg, given.kwarg) if each is not None]
@@ -70,10 +70,10 @@ def is_annotated(function: Function) -> bool:
 
 
 def count(text: str, counts: Counts) -> None:
-    """Add a file.
+    """Add the text of a file to `counts`.
 
     Raises:
-        SyntaxError: it is not Python.
+        SyntaxError: the text is not Python.
     """
     counts.files.append(text.count("\n") + (not text.endswith("\n") and bool(text)))
     for node in ast.walk(ast.parse(text)):
@@ -86,7 +86,7 @@ def count(text: str, counts: Counts) -> None:
 
 
 def python_files(folder: Path) -> Iterator[Path]:
-    """Python files below a folder that are the project's code."""
+    """Python files below a folder, without the folders in `NOT_CODE`."""
     for path in sorted(folder.rglob("*.py")):
         if not NOT_CODE & set(path.relative_to(folder).parts):
             yield path

@@ -1,7 +1,7 @@
-"""`make try`: a better agent, its checkpoint and its bill on this machine, without a cluster.
+"""`make try`: trains the quickstart's agent on this machine without a cluster, up to a checkpoint and a bill.
 
-The job is the example's, and so are its processes: what a cluster starts in pods is started here without
-(`headway run --local`). A second `make try` continues where the first stopped; FRESH=1 starts over.
+It runs the example's job with the same processes as a cluster, but without pods (`headway run --local`). A
+second `make try` continues where the first one stopped. FRESH=1 starts over.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from headway_demo.console import Timings, fail
 from headway_demo.settings import ROOT, Settings, SettingsError
 
 FOLDER = Path(os.environ.get("OUTPUT") or ROOT / "build" / "try").resolve()
-"""`OUTPUT`: where the job's files go."""
+"""Folder of the job's files; the variable `OUTPUT` changes it."""
 EPISODES = 48
-"""Episodes of the preflight: half the demo's."""
+"""Episodes of the preflight: half as many as in the demo."""
 
 
 def document(inputs: Path, settings: Settings) -> dict[str, Any]:
-    """The example's job with its model and rows on this machine."""
+    """The example's job, with its model and rows in `inputs` on this machine."""
     uris = {split: {"uri": f"file://{inputs}/{split}.jsonl"} for split in ("train", "validation")}
     spec: dict[str, Any] = {
         "model": {"base": f"file://{inputs}/model"},
@@ -45,10 +45,10 @@ def document(inputs: Path, settings: Settings) -> dict[str, Any]:
 
 
 def tried(settings: Settings, *, fresh: bool) -> bool:
-    """Run the job and print its report; returns whether it is Complete.
+    """Run the job and print its report. Return whether the job is Complete.
 
     Raises:
-        RunStoppedError: a person stopped it.
+        RunStoppedError: a person stopped the run.
     """
     timings = Timings()
     if settings.begun is not None:
@@ -71,7 +71,7 @@ def tried(settings: Settings, *, fresh: bool) -> bool:
 
 
 def main() -> int:
-    """Exit code of `make try`."""
+    """Run `make try`, and return its exit code."""
     fresh = os.environ.get("FRESH", "") not in ("", "0")
     try:
         return 0 if tried(Settings.from_environ(os.environ), fresh=fresh) else 1

@@ -3,9 +3,9 @@
 
     site_of_docs.py [--repository ADDRESS]
 
-The pages are written for readers of the repository, so some links lead out of docs/. The site
-has none of these files: such a link leads to ADDRESS, where the repository is browsed. Without ADDRESS it
-becomes the file's path. Zensical checks every other link and anchor; one that leads nowhere is an error.
+The pages are written for readers of the repository, so some links lead to files outside docs/. The site does
+not contain these files. Such a link leads to the repository's web view at ADDRESS. Without ADDRESS, the link
+becomes the file's path as text. Zensical checks every other link and anchor. A broken one is an error.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SOURCE: Final = ROOT / "build" / "docs"
-"""What `zensical.toml` calls docs_dir: the pages with their links rewritten."""
+"""The folder docs_dir of `zensical.toml`: the pages with their links rewritten."""
 FRONT: Final = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md"}
-"""Pages outside docs/ that are in the site too, and what they are called there."""
+"""Pages outside docs/ that are also in the site -> their names there."""
 LINK: Final = re.compile(r"(!?)\[((?:`[^`\n]*`|[^\[\]`\n])*)\]\(([^)\s]+)\)|`[^`\n]*`")
 ITEM: Final = re.compile(r"(?:[-*]|\d+\.) ")
 FENCE: Final = re.compile(r"^(`{3,}|~{3,}).*?^\1\s*$", re.MULTILINE | re.DOTALL)
 
 
 def pages(root: Path) -> dict[str, str]:
-    """Every file that the site has: its path in the repository, and in the site."""
+    """All files of the site: path in the repository -> path in the site."""
     files = sorted(file for file in (root / "docs").rglob("*") if file.is_file())
     found = {file.relative_to(root).as_posix(): file.relative_to(root / "docs").as_posix() for file in files}
     return found | {source: name for source, name in FRONT.items() if (root / source).is_file()}
 
 
 def rewritten(text: str, page: str, known: Mapping[str, str], repository: str | None) -> str:
-    """A page for the site.
+    """The text of a page with its links changed for the site.
 
     Args:
-        page: its path in the repository.
-        known: `pages` of the repository.
-        repository: where files of the repository are browsed; None where nowhere.
+        page: path of the page in the repository.
+        known: the `pages` of the repository.
+        repository: address of the repository's web view; None if there is none.
     """
     home = posixpath.dirname(known[page])
 
@@ -63,7 +63,7 @@ def rewritten(text: str, page: str, known: Mapping[str, str], repository: str | 
 
 
 def outside_fences(text: str, change: Callable[[str], str]) -> str:
-    """A page with everything changed but its blocks of code."""
+    """A page with `change` applied to all its text outside code blocks."""
     parts, end = [], 0
     for fence in FENCE.finditer(text):
         parts += [change(text[end : fence.start()]), fence[0]]
@@ -72,7 +72,8 @@ def outside_fences(text: str, change: Callable[[str], str]) -> str:
 
 
 def plain(part: str) -> str:
-    """Lists as the site's parser wants them: behind an empty line, and items' further blocks by 4 spaces."""
+    """Change lists as the site's parser requires: an empty line before a list, and continuations indented by
+    4."""
     lines: list[str] = []
     for line in part.split("\n"):
         before = lines[-1] if lines else ""
@@ -83,7 +84,7 @@ def plain(part: str) -> str:
 
 
 def stage(root: Path, target: Path, repository: str | None) -> int:
-    """Write the site's sources; returns how many pages."""
+    """Write the site's sources, and return the number of pages."""
     shutil.rmtree(target, ignore_errors=True)
     known = pages(root)
     for source, name in known.items():

@@ -1,16 +1,15 @@
-"""Builds Headway's images. Without Docker or a registry mmdebstrap makes the base and buildah the rest.
+"""Builds Headway's images, with Docker if an engine runs. Otherwise it uses mmdebstrap and buildah.
 
-    build.py base host operator sandbox     the light ones
-    build.py --all                          what a cluster pulls; rollout and trainer are gigabytes
+    build.py base host operator sandbox     small images
+    build.py --all                          all images that a cluster pulls; rollout and trainer are gigabytes
     build.py examples/sop-quickstart        an environment's own image, on top of sandbox
-    build.py --load host sandbox            and put them into the cluster of this machine
+    build.py --load host sandbox            and load them into this machine's cluster
     build.py --all --push --prefix registry.example.com/headway --tag 1
-                                            and put them into a registry, logged in to before
+                                            and push them to a registry; log in to it first
 
-Prints one line an image: its name and, unless it is pushed, a tab and its OCI archive. Archives lie in the
-cache under the hash of what they are made of, so a second build takes no time. Where a Docker engine answers
-it builds, from the same Dockerfiles.
-Standard library only.
+It prints one line for each image: its name and, unless it is pushed, a tab and the path of its OCI archive.
+Archives are cached by a hash of the image's inputs, so a second build takes no time. Docker and buildah build
+from the same Dockerfiles. Standard library only.
 """
 
 from __future__ import annotations

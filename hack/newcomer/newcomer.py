@@ -1,11 +1,11 @@
-"""Follows the documentation as a new user would: types what the pages show, and times each block.
+"""Follows the documentation as a new user would: types the commands of the pages, and times each block.
 
-    newcomer.py               `make try` of the README, then docs/first-environment.md without its cluster
-    newcomer.py page          that page alone
-    newcomer.py page cluster  the page with its cluster: needs --warm, and KEEP=1 make demo before
+    newcomer.py               `make try` of the README, then docs/first-environment.md up to its cluster part
+    newcomer.py page          only that page, up to its cluster part
+    newcomer.py page cluster  the page with its cluster part; needs --warm, and first KEEP=1 make demo
 
-It begins in an empty folder, with a HOME and a PATH that nothing was installed into. The folder has a clone
-of this checkout's last commit.
+It begins in an empty folder with a clone of this checkout's last commit. HOME is empty, and PATH has only the
+system's folders.
 """
 
 from __future__ import annotations

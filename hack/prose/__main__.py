@@ -1,8 +1,8 @@
 """Checks that pages and sources are in plain words: `python hack/prose [FILE ...]`, from any folder.
 
-It reads docstrings, comments, messages and names of a Python source, and comments of other files. Without
-files it checks all that people write, and allows what `hack/prose/allowed.txt` lists. With files it prints
-all of their faults. It exits with 1 where it prints anything. Standard library only.
+It reads docstrings, comments, messages and names of Python sources, and comments of other files. Without
+arguments it checks all pages and sources, and allows the faults that `hack/prose/allowed.txt` lists. With
+FILEs it prints all of their faults. It exits with 1 if it prints anything. Standard library only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ALLOWED = ROOT / "hack" / "prose" / "allowed.txt"
 
 
 def judged(name: str, text: str) -> list[Fault]:
-    """Faults of a file, by its path from the root and its text."""
+    """Faults of a file with this path from the repository's root, and this text."""
     if name.endswith(".py"):
         return [*faults_of_source(text, messages=has_messages(name)), *faults_of_names(name, text)]
     if has_comments(name):

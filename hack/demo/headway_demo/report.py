@@ -1,4 +1,4 @@
-"""What the demo says at its end, from the artifacts alone: success, curve, two trajectories, the bill."""
+"""Writes the demo's final report from the artifacts alone: success, curve, two trajectories, the bill."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from headway_demo import phases
 from headway_demo.objects import read_group
 
 JOB_STEP = "the job, from apply to Complete"
-"""The step of the demo that the report splits further."""
+"""The demo's step that the report splits into phases."""
 BARS = "▁▂▃▄▅▆▇█"
 Group = dict[str, Any]
 Episode = dict[str, Any]
 
 
 def validations(run: Path) -> dict[int, list[Group]]:
-    """Evaluated step -> its groups, in the order of the held-out rows; a row that got no answer has none."""
+    """Validated step -> its groups, in the order of the held-out rows. A row without an episode has no
+    group."""
     steps = sorted((run / "trajectories" / "validation").iterdir())
     return {int(step.name): [read_group(p) for p in sorted(step.glob("*.json.gz"))] for step in steps}
 
 
 def success(groups: Sequence[Group], threshold: float) -> float:
-    """Share of held-out episodes whose external score reaches `threshold`; InfraErrors are left out."""
+    """Share of held-out episodes whose external score reaches `threshold`, without InfraErrors."""
     scores = [e["score"] for g in groups for e in g["episodes"] if e["outcome"] != "InfraError"]
     return sum(float(score) >= threshold for score in scores) / len(scores)
 
@@ -35,7 +36,7 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def training_rewards(run: Path) -> list[float]:
-    """Mean reward of the groups that each optimizer step acknowledged."""
+    """Mean reward of the groups of each step, without steps that have no scored episode."""
     folder = run / "trajectories" / "train"
     rewards = []
     for report in sorted((run / "steps").glob("*.json")):
@@ -47,7 +48,7 @@ def training_rewards(run: Path) -> list[float]:
 
 
 def draw(curve: Mapping[int, float], rewards: Sequence[float], path: Path) -> None:
-    """Held-out success and training reward against optimizer steps, as a PNG."""
+    """Draw held-out success and training reward over the steps, as a PNG file."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -65,7 +66,7 @@ def draw(curve: Mapping[int, float], rewards: Sequence[float], path: Path) -> No
 
 
 def conversation(episode: Episode) -> str:
-    """An episode as a person reads it, without the system prompt."""
+    """An episode as text for a person, without the system prompt."""
     lines = [_message(m) for m in episode["messages"] if m["role"] != "system"]
     end = f"reward {episode['reward']:.2f}, external score {episode['score']:.0f}"
     return "\n".join([*lines, f"  outcome {episode['outcome']}, {end}"])
@@ -80,10 +81,10 @@ def _message(message: Mapping[str, Any]) -> str:
 
 
 def changed(before: Sequence[Group], after: Sequence[Group]) -> tuple[Episode, Episode] | None:
-    """The first held-out row with a better score after training: its episodes before and after.
+    """The episodes before and after training of the first held-out row whose score became better.
 
-    Only rows with a scored episode both times count. If none is better, the first such row; None without such
-    rows.
+    Only rows with a scored episode both times count. If no score became better, it takes the first such row.
+    The result is None if there is no such row.
     """
     then, now = _answers(before), _answers(after)
     pairs = [(then[row], now[row]) for row in sorted(then.keys() & now.keys())]
@@ -92,7 +93,7 @@ def changed(before: Sequence[Group], after: Sequence[Group]) -> tuple[Episode, E
 
 
 def _answers(groups: Sequence[Group]) -> dict[int, Episode]:
-    """Row -> the first of its episodes that was scored."""
+    """Row -> its first scored episode."""
     found = {g["row"]: [e for e in g["episodes"] if e["outcome"] != "InfraError"] for g in groups}
     return {row: episodes[0] for row, episodes in found.items() if episodes}
 
@@ -123,7 +124,7 @@ def wall_clock(
     timings: Mapping[str, float],
     tracked: phases.Tracked,
 ) -> list[str]:
-    """Where the time went, from the command to this report."""
+    """How the time from the command to this report was spent, as lines of the report."""
     trained = [read_group(path) for path in (run / "trajectories" / "train").iterdir()]
     sampled = run / "trajectories" / "preflight"
     baseline = [read_group(path) for path in sampled.rglob("*.json.gz")]
@@ -151,7 +152,7 @@ def text(
     bill: str,
     tracked: phases.Tracked,
 ) -> str:
-    """The whole report. `tracked` are the metrics that only MLflow has; it may lack them."""
+    """The whole report. `tracked` has the metrics that only MLflow has; it may be empty."""
     evaluated = validations(run)
     curve = {step: success(groups, threshold) for step, groups in evaluated.items()}
     rewards = training_rewards(run)

@@ -1,6 +1,6 @@
-"""Runs in the pod of the reference endpoint: fetch a model from the object store, then become vLLM.
+"""Runs in the pod of the reference endpoint: fetches a model from the object store, then becomes vLLM.
 
-The pod's Python gets this source unchanged: it imports what a rollout image has, and nothing else.
+The pod runs this source unchanged with `python -c`. So it imports only packages of the rollout image.
 """
 
 import os
@@ -13,7 +13,7 @@ MODEL = Path("/tmp/model")
 
 
 def fetch(bucket: str, prefix: str) -> None:
-    """Every object below a prefix, as files of one folder."""
+    """Download all objects directly below a prefix into the folder `MODEL`."""
     store = boto3.client("s3", endpoint_url=os.environ["S3_ENDPOINT"], region_name="us-east-1")
     MODEL.mkdir()
     for item in store.list_objects_v2(Bucket=bucket, Prefix=f"{prefix}/")["Contents"]:
@@ -21,7 +21,7 @@ def fetch(bucket: str, prefix: str) -> None:
 
 
 def arguments() -> list[str]:
-    """vLLM's command line: small caches, since the model is of a megabyte."""
+    """vLLM's command line, with small caches for a model of about a megabyte."""
     served = ["--model", str(MODEL), "--served-model-name", "reference", "--port", "8000"]
     limits = ["--dtype", "float32", "--max-model-len", "512", "--kv-cache-memory-bytes", str(64 << 20)]
     tools = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]

@@ -1,4 +1,4 @@
-"""What a user may choose by environment variables, read once."""
+"""The demo's settings, read once from environment variables."""
 
 from __future__ import annotations
 
@@ -16,38 +16,45 @@ BUCKET = "headway"
 
 
 class SettingsError(Exception):
-    """A variable has a value the demo cannot use."""
+    """An environment variable has a value that the demo cannot use."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """One run of the demo."""
+    """Settings of one run of the demo."""
 
     keep: bool
-    """`KEEP=1`: leave the cluster and the job up."""
+    """`KEEP=1`: leave the cluster and the job running."""
     current_cluster: bool
-    """`CLUSTER=current`: use the cluster kubectl points at instead of starting one."""
+    """`CLUSTER=current`: use kubectl's current cluster instead of starting one."""
     image_prefix: str
-    """`IMAGE_PREFIX`: where `make images` pushed to; needed on a cluster that is not this machine."""
+    """`IMAGE_PREFIX`: the registry path to which `make images` pushed. `CLUSTER=current` requires it."""
     image_tag: str
-    """`IMAGE_TAG`: the images' tag."""
+    """`IMAGE_TAG`: the tag of the images."""
     seed: int
     """`SEED`: seed of data order, sampling and initialization."""
     max_steps: int | None
-    """`STEPS`: fewer optimizer steps than the example's."""
+    """`STEPS`: number of training steps, instead of the example's."""
     output: Path
     """`OUTPUT`: folder of the report."""
     begun: int | None
-    """`DEMO_BEGUN`: Unix time of the command, before there was a Python to run this; `make demo` sets it."""
+    """`DEMO_BEGUN`: Unix time at which the command began, before the Python environment existed.
+
+    `make demo` sets it.
+    """
 
     @property
     def cache(self) -> Path:
-        """Folder of everything that can be made again."""
+        """Folder for files that can be made again."""
         return Path(os.environ.get("HEADWAY_CACHE") or Path.home() / ".cache" / "headway")
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Settings:
-        """Raises SettingsError with the variable's name."""
+        """The settings in environment variables.
+
+        Raises:
+            SettingsError: a value cannot be used; the message names the variable.
+        """
         cluster = environ.get("CLUSTER", "local")
         if cluster not in ("local", "current"):
             raise SettingsError(f"CLUSTER={cluster!r}: write 'local' (the default) or 'current'")

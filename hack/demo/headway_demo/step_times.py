@@ -1,4 +1,5 @@
-"""Where the seconds of each step went, from a copy of the job's folder, and whether that is known."""
+"""Accounts for the seconds of each step, from a copy of the job's folder, and checks that little is
+missing."""
 
 from __future__ import annotations
 
@@ -12,10 +13,11 @@ from headway_api.run_files import RunFiles
 from headway_api.store import FileStore
 
 LEAST_SECONDS = 10.0
-"""Shorter steps are not checked: milliseconds between two processes can be 1 % of them."""
+"""Shorter steps are not checked, because some milliseconds between two processes can be 1 % of them."""
 LEAST_KNOWN = 0.99
+"""Minimum share of a longer step's time that must be accounted for."""
 PARTS = 3
-"""Parts of a step that are printed."""
+"""Number of parts of a step that are printed."""
 
 
 class TimeUnaccountedError(Exception):
@@ -23,7 +25,7 @@ class TimeUnaccountedError(Exception):
 
 
 def read(run: Path) -> list[StepTime]:
-    """The times of every step that trained, by step."""
+    """The times of every step with groups, in the order of the steps."""
     files = RunFiles(FileStore(), RunLayout.of(f"file://{run.resolve()}"))
     found = []
     for before, report in pairwise(files.steps()):
@@ -37,14 +39,14 @@ def read(run: Path) -> list[StepTime]:
 
 
 def lines(times: Sequence[StepTime]) -> Iterator[str]:
-    """Each step with its share that is accounted for, and its largest parts."""
+    """A line for each step, with the share of its time that is accounted for, and its largest parts."""
     for each in times:
         parts = ", ".join(f"{what} {seconds:.1f} s" for what, seconds in [*each.parts.items()][:PARTS])
         yield f"  step {each.step:>3}  {each.seconds:6.1f} s  {each.known:6.1%} accounted for: {parts}"
 
 
 def verified(times: Sequence[StepTime]) -> str:
-    """The lines as one text.
+    """The lines of all steps as one text, after a check.
 
     Raises:
         TimeUnaccountedError: no step has times, or too little of a long step is accounted for.

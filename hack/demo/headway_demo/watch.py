@@ -1,4 +1,4 @@
-"""Live progress of a job: one line at each change of its status."""
+"""Shows the live progress of a job: one line at each change of its status."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def condition(job: Job, kind: str) -> dict[str, Any] | None:
 
 
 def why(job: Job) -> str:
-    """What the conditions say, for a message about a job that does not do what is wanted."""
+    """The job's conditions as text, for a message about a failed or late job."""
     return "\n".join(progress.conditions(job)) or "  (no conditions)"
 
 
@@ -29,7 +29,7 @@ def follow(
     """Show progress until the job is Complete.
 
     Raises:
-        KubeError: the job failed or is late. It has the job's conditions.
+        KubeError: the job failed or missed the deadline. The message has the job's conditions.
     """
     started, shown, checked, job = time.monotonic(), "", False, Job()
     for job in kube.changes("rltrainingjob", name, "-n", namespace, deadline_s=deadline_s):

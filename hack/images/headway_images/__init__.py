@@ -1,1 +1,1 @@
-"""Builds Headway's images: with Docker where an engine answers, else with mmdebstrap and buildah."""
+"""Builds Headway's images with Docker if an engine runs, and otherwise with mmdebstrap and buildah."""

@@ -1,4 +1,4 @@
-"""The base image without a registry: Debian's packages alone, put together by mmdebstrap."""
+"""Builds the base image without a registry, from Debian packages with mmdebstrap."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NEVER_READ = ("doc", "doc-base", "info", "lintian", "locale", "man")
 
 
 def bootstrap(engine: Engine, name: str) -> None:
-    """The base, from Debian's packages alone."""
+    """Build the base image from Debian packages, and store it as `name`."""
     require("mmdebstrap")
     packages = (ROOT / "images/base/packages.txt").read_text().split()
     provide = shlex.quote(str(ROOT / "images/base/provide.sh"))

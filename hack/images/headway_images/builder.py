@@ -1,4 +1,4 @@
-"""From what an image is made of to its archive in the cache."""
+"""Builds an image, and writes its archive into the cache."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .shell import step
 
 
 class Builder:
-    """Builds images and what they stand on, each once."""
+    """Builds images and their base images, each once."""
 
     def __init__(self, engine: Callable[[], Engine], images: dict[str, Image], prefix: str, tag: str) -> None:
         self.choose = engine
@@ -35,20 +35,20 @@ class Builder:
         return self.choose()
 
     def key(self, image: Image) -> str:
-        """Hash of all that decides the image's content, its base included."""
+        """Hash of all inputs of the image, its base included."""
         return key(image, self.images)
 
     def reference(self, image: Image) -> str:
-        """The name by which a cluster finds the image."""
+        """The full name of the image, by which a cluster refers to it."""
         return f"{self.prefix}/{image.name}:{self.tag}"
 
     def archive(self, image: Image) -> Path:
-        """Path of the image's archive, which depends on content and name."""
+        """Path of the image's archive, which depends on the image's inputs and name."""
         named = hashlib.sha256(f"{self.key(image)} {self.reference(image)}".encode()).hexdigest()
         return self.folder / f"{image.name}-{named[:16]}.tar"
 
     def build(self, image: Image) -> Path:
-        """The image's archive, made if it is not there."""
+        """Path of the image's archive, which is built if it does not exist."""
         archive = self.archive(image)
         if archive.exists():
             return archive
@@ -66,20 +66,20 @@ class Builder:
         return archive
 
     def push(self, image: Image) -> None:
-        """Put the image, built if it is not there, into the registry that its name begins with."""
+        """Push the image to the registry in its name. Build it first if necessary."""
         stored = self.stored(image)
         with step(f"push {self.reference(image)}"):
             self.engine.push(stored, self.reference(image))
 
     @contextlib.contextmanager
     def alone(self, what: str) -> Iterator[None]:
-        """Hold a lock, so that this machine builds `what` only once at a time."""
+        """Hold a lock, so that only one process of this machine builds `what` at a time."""
         with (self.folder / f"{what}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
     def stored(self, image: Image) -> str:
-        """The image's name in the engine's store, built or read from its archive if it is not there."""
+        """The image's name in the engine's store. If it is missing, build it or load its archive."""
         name = f"localhost/headway-build/{image.name}:{self.key(image)}"
         with self.alone(image.name):
             if not self.engine.has(name):
@@ -88,7 +88,7 @@ class Builder:
         return name
 
     def obtain(self, image: Image, name: str) -> None:
-        """Have the engine's store hold the image as `name`."""
+        """Put the image into the engine's store as `name`, from its archive or by a build."""
         if self.archive(image).exists():
             self.engine.load(self.archive(image), self.reference(image), name)
             return
@@ -100,7 +100,7 @@ class Builder:
                 self.dockerfile(image, base, name)
 
     def dockerfile(self, image: Image, base: str | None, name: str) -> None:
-        """Build from the image's Dockerfile, on `base` where it is one of ours."""
+        """Build from the image's Dockerfile, on `base` if the image has a base of Headway."""
         folder = ROOT / image.folder
         arguments = [f"{image.base_argument}={base}"] if base else []
         with build_settings() as settings:

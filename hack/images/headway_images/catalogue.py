@@ -1,4 +1,4 @@
-"""The images there are, and everything that decides what is in each."""
+"""Lists all images, with the inputs of each."""
 
 from __future__ import annotations
 
@@ -11,33 +11,36 @@ from .shell import BuildError
 
 @dataclass(frozen=True)
 class Image:
-    """One image and everything that decides what is in it."""
+    """One image and its inputs."""
 
     name: str
     folder: str
-    """Where its Dockerfile is, relative to the repository; the base has none."""
+    """Folder of its Dockerfile, relative to the repository."""
     base: str | None = "base"
+    """Name of the image below it; None for the base image."""
     inputs: tuple[str, ...] = ()
-    """Files and folders, relative to the repository, beside its own folder."""
+    """Further input files and folders besides its own folder, relative to the repository."""
     arguments: tuple[str, ...] = ()
+    """Build arguments, as NAME=VALUE."""
     target: str | None = None
-    """The stage to stop at."""
+    """The stage of the Dockerfile at which to stop; None for the last one."""
     base_argument: str = "BASE"
     own_context: bool = False
-    """Whether the build sees only the image's own folder, as for an environment's image."""
+    """Whether the build context is only the image's own folder, as for an environment's image."""
 
 
 PULLED = ("operator", "coordinator", "sandbox", "trainer", "rollout")
-"""Images of Headway that a cluster pulls; `base` is under them, and `host` never leaves this machine."""
+"""Images of Headway that a cluster pulls. `base` is their base, and `host` never leaves this machine."""
 EXAMPLES = ("examples/sop-quickstart",)
-"""Folders with the images of environments that the examples' jobs name."""
+"""Folders of the environment images that the examples' jobs name."""
 ROOMS = ("api", "analysis", "coordinator", "operator", "rollout", "trainer", "sandbox", "wire")
 PACKAGES = (*(f"{room}/headway_{room}" for room in ROOMS), "images/copy.sh")
 
 
 INSTALL = "images/install.sh"
 COMPILERS = {"rollout-gpu": ("EXTRA_PACKAGES=gcc libc6-dev python3-dev",)}
-"""Lock of the rollout image -> further build arguments: vLLM's GPU build compiles kernels at run time."""
+"""Lock of the rollout image -> further build arguments. vLLM on GPUs needs a compiler for kernels at run
+time."""
 
 
 def locks_of(lock: str) -> tuple[str, ...]:
@@ -46,7 +49,10 @@ def locks_of(lock: str) -> tuple[str, ...]:
 
 
 def python_image(name: str, lock: str, *arguments: str) -> tuple[Image, Image]:
-    """An image of the dependencies, and the image on top: a change of our code reinstalls nothing."""
+    """An image with the dependencies, and the final image on top.
+
+    So after a change of Headway's code, no dependency is installed again.
+    """
     folder = f"images/{name}"
     inputs = (INSTALL, *locks_of(lock))
     deps = Image(f"{name}-deps", folder, inputs=inputs, arguments=arguments, target="deps")
@@ -54,7 +60,7 @@ def python_image(name: str, lock: str, *arguments: str) -> tuple[Image, Image]:
 
 
 def catalogue(rollout_lock: str) -> dict[str, Image]:
-    """Headway's images by name; each image comes after its base."""
+    """Headway's images by name. Each image comes after its base."""
     images = (
         Image("base", "images/base", base=None),
         Image("host", "images/host"),
@@ -69,8 +75,10 @@ def catalogue(rollout_lock: str) -> dict[str, Image]:
 
 
 def environment_image(folder: Path) -> Image:
-    """The image of an environment or a suite: a folder with a Dockerfile that starts `ARG BASE=headway-NAME`,
-    `FROM ${BASE}`."""
+    """The image of an environment or a suite, from a folder with a Dockerfile.
+
+    The Dockerfile starts with `ARG BASE=headway-NAME` and `FROM ${BASE}`.
+    """
     folder = folder.resolve()  # `.` has no name
     if not (folder / "Dockerfile").is_file():
         raise BuildError(f"{folder} is neither an image of Headway nor a folder with a Dockerfile")

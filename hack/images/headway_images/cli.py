@@ -1,4 +1,4 @@
-"""The command line."""
+"""The command line for building images."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .shell import BuildError, run, say
 
 
 def main(arguments: Sequence[str], description: str | None) -> int:
-    """Build and print what is asked for; the exit status for the shell."""
+    """Build the named images and print their names. Return the exit status for the shell."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""What an image is made of, as one hash: the same content has the same key, and is built once."""
+"""Computes one hash over all inputs of an image. The same inputs have the same key, and are built once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .settings import EPOCH, ROOT, SUITE
 
 
 def key(image: Image, images: Mapping[str, Image], root: Path = ROOT) -> str:
-    """Hash of all that decides the image's content, its base in `images` included."""
+    """Hash of all inputs of the image. It includes the image's base, which is looked up in `images`."""
     state = hashlib.sha256(f"{SUITE} {EPOCH} {image.arguments}".encode())
     if image.base:
         state.update(key(images[image.base], images, root).encode())
@@ -26,7 +26,7 @@ def key(image: Image, images: Mapping[str, Image], root: Path = ROOT) -> str:
 
 
 def files_of(path: Path) -> Iterator[Path]:
-    """A file itself, or every file of a folder in a fixed order."""
+    """The file at `path`, or all files of the folder at `path` in a fixed order."""
     if path.is_file():
         yield path
         return

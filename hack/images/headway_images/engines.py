@@ -1,4 +1,4 @@
-"""What builds a Dockerfile and keeps the result: Docker, or buildah where there is no Docker."""
+"""The engines that build a Dockerfile and store the image: Docker, or buildah on machines without Docker."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ class Engine:
 
     program = "docker"
     own_base = False
-    """Whether the base is made by mmdebstrap instead of from a published Debian image."""
+    """Whether mmdebstrap makes the base image. Otherwise the base is built from a published Debian image."""
 
     def __init__(self) -> None:
         os.environ["DOCKER_BUILDKIT"] = "1"
-        # An image with an attestation is an index of two, and an archive holds one: kind refuses to load it.
+        # An image with an attestation is an index of two manifests, but the archive contains only one. kind
+        # refuses to load such an archive.
         os.environ["BUILDX_NO_DEFAULT_ATTESTATIONS"] = "1"
 
     def build(self, *arguments: str | Path) -> None:
-        """Build with these arguments of the program's own `build`."""
+        """Run the program's `build` command with these arguments."""
         run(self.program, "build", *arguments, quiet=True)
 
     def has(self, name: str) -> bool:
@@ -37,22 +38,22 @@ class Engine:
         run("docker", "save", "--output", archive, reference)
 
     def load(self, archive: Path, reference: str, name: str) -> None:
-        """Take an archive of `reference` into the store as `name`."""
+        """Load the archive of the image `reference` into the store as `name`."""
         run("docker", "load", "--quiet", "--input", archive, quiet=True)
         run("docker", "tag", reference, name)
 
     def push(self, name: str, reference: str) -> None:
-        """Put a stored image into the registry of `reference`, with the program's own login."""
+        """Push a stored image to the registry in `reference`, with the program's own login."""
         run("docker", "tag", name, reference)
         run("docker", "push", "--quiet", reference)
 
     def forget_older(self, name: str) -> None:
-        """Remove the image's earlier contents from the store."""
+        """Remove earlier builds of the image from the store."""
         image, _, current = name.rpartition(":")
         listed = [self.program, "images", "--filter", f"reference={image}", "--format", "{{.Tag}}"]
         for tag in subprocess.run(listed, capture_output=True, text=True, check=False).stdout.split():
             if tag != current:
-                # This fails while another image is built on it. A later build then removes it.
+                # This fails while another stored image uses it as a base. A later call then removes it.
                 answers(self.program, "rmi", f"{image}:{tag}")
 
 
@@ -73,7 +74,7 @@ class Buildah(Engine):
             "--layers=false",
             "--pull=never",
         ]
-        # The certificates of this machine, for builds behind a proxy with a certificate of its own.
+        # Mount this machine's certificates, for builds behind a proxy that has its own certificate.
         options += ["--volume=/etc/ssl/certs:/etc/ssl/certs:ro"] if Path("/etc/ssl/certs").is_dir() else []
         super().build(*options, *arguments)
 
@@ -81,7 +82,7 @@ class Buildah(Engine):
         return answers("buildah", "inspect", "--type=image", name)
 
     def save(self, name: str, reference: str, archive: Path) -> None:
-        # Archives are read once, on this machine: time counts, not size.
+        # Archives are read once, on this machine. So use the fastest compression, not the smallest archive.
         fast = ("--compression-format=gzip", "--compression-level=1")
         run("buildah", "push", "--quiet", *fast, name, f"oci-archive:{archive}:{reference}")
 
@@ -94,5 +95,5 @@ class Buildah(Engine):
 
 
 def choose_engine() -> Engine:
-    """Docker where an engine runs, rather than only its client being installed."""
+    """Docker if an engine runs (an installed client alone is not enough), otherwise buildah."""
     return Engine() if shutil.which("docker") and answers("docker", "info") else Buildah()

@@ -1,4 +1,4 @@
-"""Settings of this machine that a build takes over, as a secret that no layer keeps."""
+"""Passes package settings of this machine to a build, as a build secret that no layer contains."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 INHERITED = ("PIP_", "UV_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
-"""Prefixes of their names, in any case."""
+"""Prefixes of the environment variables that a build gets, in upper or lower case."""
 
 
 def lines(environ: Mapping[str, str]) -> list[str]:
-    """Assignments for a shell. Folders of this machine are left out: a build does not see them."""
+    """Shell assignments for these variables. Variables for folders are left out: a build cannot read them."""
     return [
         f"{name}={shlex.quote(value)}\n"
         for name, value in sorted(environ.items())
@@ -24,7 +24,7 @@ def lines(environ: Mapping[str, str]) -> list[str]:
 
 @contextlib.contextmanager
 def build_settings() -> Iterator[Path]:
-    """A file of the package settings in this machine's environment, for images/install.sh to source."""
+    """Yield a file with the package settings of this machine's environment. images/install.sh sources it."""
     with tempfile.NamedTemporaryFile("w", prefix="headway-build-", suffix=".env") as file:
         file.writelines(lines(os.environ))
         file.flush()

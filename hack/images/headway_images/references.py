@@ -1,4 +1,4 @@
-"""The names by which a cluster finds images and a registry keeps them: PREFIX/IMAGE:TAG."""
+"""Checks the names of images in clusters and registries: PREFIX/IMAGE:TAG."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ TAG_FORM: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
 
 def check(prefix: str, tag: str, *, push: bool) -> None:
-    """Refuse, before anything is built, names that no cluster or registry accepts.
+    """Check, before any build, that clusters and registries accept the names.
 
     Raises:
-        BuildError: prefix or tag cannot be part of a name; or images are to be pushed, and the prefix names
-            no registry.
+        BuildError: the prefix or tag is not valid in a name, or `push` is set and the prefix names no
+            registry.
     """
     if not PREFIX_FORM.fullmatch(prefix):
         raise BuildError(

@@ -1,4 +1,4 @@
-"""Where things lie, and what makes two builds of the same input alike."""
+"""Folders of the builds, and settings that make builds reproducible."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ ROOT = Path(__file__).resolve().parents[3]
 CACHE = Path(os.environ.get("HEADWAY_CACHE") or Path.home() / ".cache" / "headway")
 SUITE = "bookworm"
 EPOCH = "1767225600"
-"""Time stamp of every file in a layer that is newer (2026-01-01): two builds of the same input are alike."""
+"""Time stamp (2026-01-01) for every newer file in a layer, so that builds of the same input are identical."""

@@ -1,4 +1,4 @@
-"""Runs host commands, and says what is done and how long it takes."""
+"""Runs commands on the host, and reports steps with the time that they take."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class BuildError(Exception):
 
 
 def say(text: str) -> None:
-    """Write one line of progress to standard error, where it cannot be mistaken for output."""
+    """Write one line of progress to standard error, so that standard output has only results."""
     print(f"[images] {text}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
 def step(what: str) -> Iterator[None]:
-    """Announce `what`, then the seconds it took."""
+    """Announce the step `what`, and after it the seconds that it took."""
     say(f"{what} ...")
     start = time.monotonic()
     yield
@@ -34,7 +34,11 @@ def step(what: str) -> Iterator[None]:
 
 
 def run(*command: str | Path, quiet: bool = False) -> None:
-    """Run a command; what it prints is shown when it fails, or as it comes unless `quiet`."""
+    """Run a command. If `quiet`, its output is shown only if it fails.
+
+    Raises:
+        BuildError: the command fails.
+    """
     words = [str(word) for word in command]
     done = subprocess.run(
         words,
@@ -50,7 +54,11 @@ def run(*command: str | Path, quiet: bool = False) -> None:
 
 
 def require(*programs: str) -> None:
-    """Have Debian's packages of these programs, or say which are missing."""
+    """Install Debian's packages of these programs if they are missing.
+
+    Raises:
+        BuildError: some are missing, and this process cannot install them.
+    """
     missing = [program for program in programs if not shutil.which(program)]
     if not missing:
         return
@@ -66,5 +74,5 @@ def require(*programs: str) -> None:
 
 
 def answers(*command: str) -> bool:
-    """Whether a command exits 0; what it prints is dropped."""
+    """Whether a command exits with 0. Its output is discarded."""
     return subprocess.run(command, capture_output=True, check=False).returncode == 0

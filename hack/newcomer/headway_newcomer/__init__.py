@@ -1,1 +1,1 @@
-"""Follows the documentation as a new user does, and times each block."""
+"""Follows the documentation as a new user does, and measures the time of each code block."""

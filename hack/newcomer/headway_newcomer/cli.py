@@ -1,4 +1,4 @@
-"""The command line, and the run itself."""
+"""The command line, and the loop that follows the documentation's steps."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ from .project import LinesNotFoundError
 from .shell import Shell, Typed, variables
 
 CHECKOUT: Final = "headway"
-"""Folder of the clone, as `git clone` calls it."""
+"""Name of the clone's folder, as `git clone` chooses it."""
 FOLLOWED: Final = ("console", "python", "yaml")
-"""Languages of the blocks that say what to do."""
+"""Languages of the code blocks that a reader acts on."""
 INTERRUPTED: Final = 130
 TAIL: Final = 4000
-"""Characters of a failed block's output that are shown."""
+"""Maximum characters of a failed block's output that are shown."""
 
 
 class BlockFailedError(Exception):
-    """A block did not do what the page says; the message has its output."""
+    """A block did not do what its page says; the message has the block's output."""
 
 
 class Newcomer:
-    """Takes one step after the other, and remembers what the last ones printed."""
+    """Takes one step after another, and keeps the output of the last ones."""
 
     def __init__(self, shell: Shell, checkout: Path) -> None:
         self._shell = shell
         self._checkout = checkout
         self._before: str | None = None
-        """The environment before the change that is undone next."""
+        """Source of the environment before the last change, to undo that change."""
         self._printed = ""
-        """By the commands since the job was last written."""
+        """Output of all commands so far."""
 
     def take(self, step: Step) -> Taken:
         """Take a step.
 
         Raises:
-            BlockFailedError: the step went otherwise than the page says.
+            BlockFailedError: the result of the step differs from what the page says.
             LinesNotFoundError: the project lacks the lines that the step changes.
         """
         print(f"==> {step.block}  {'; '.join(step.lines) or step.how}", flush=True)
@@ -84,7 +84,7 @@ class Newcomer:
         return made
 
     def prepare(self, line: str) -> None:
-        """Type a line that no page has, in the checkout.
+        """Type a line that is on no page, in the checkout's folder.
 
         Raises:
             BlockFailedError: the line failed.
@@ -95,7 +95,7 @@ class Newcomer:
 
 
 def chosen(parts: Sequence[str]) -> list[Step]:
-    """The steps of these parts, in the order of the pages."""
+    """The steps of the chosen parts, in the order of the pages."""
     followed = [each for each in blocks() if each.language in FOLLOWED]
     page = [each for each in followed if each.page == plan.PAGE]
     readme = [each for each in followed if each.page == "README.md" and each.language == "console"]
@@ -105,8 +105,11 @@ def chosen(parts: Sequence[str]) -> list[Step]:
 def follow(root: Path, parts: Sequence[str], *, warm: bool) -> list[Taken]:
     """Take the steps of these parts in an empty folder.
 
+    Args:
+        root: the empty folder.
+        warm: use this checkout and its cache, instead of a clone and an empty cache.
     Raises:
-        BlockFailedError: a step went otherwise than its page says.
+        BlockFailedError: the result of a step differs from what its page says.
     """
     home, state, checkout = root / "home", root / "state", root / CHECKOUT
     home.mkdir(parents=True)
@@ -133,7 +136,7 @@ def follow(root: Path, parts: Sequence[str], *, warm: bool) -> list[Taken]:
 
 
 def main(arguments: Sequence[str], description: str | None) -> int:
-    """Exit code of the command."""
+    """Run the command, and return its exit code."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""The substitute for a reader's own cluster: the cluster of `KEEP=1 make demo`, and an image registry."""
+"""Replaces a reader's own cluster with the cluster of `KEEP=1 make demo` and a local image registry."""
 
 from __future__ import annotations
 
@@ -19,22 +19,26 @@ IMAGES: Final = ROOT / "hack" / "images" / "build.py"
 PAGES_REGISTRY: Final = "registry.example.com"
 PORT: Final = 5055
 REGISTRY: Final = f"localhost:{PORT}"
-"""Builders and containerd speak plain HTTP with this name."""
+"""Address of the local registry. Image builders and containerd use plain HTTP for this name."""
 START_SECONDS: Final = 30.0
 
 
 class NoClusterError(Exception):
-    """The demo's cluster is not up, or its registry does not start; the message says what to do."""
+    """The demo's cluster is not running, or the registry does not start; the message says what to do."""
 
 
 def require() -> None:
-    """Raise NoClusterError unless a cluster of this machine is up."""
+    """Check that this machine's cluster runs.
+
+    Raises:
+        NoClusterError: it does not.
+    """
     if subprocess.run([SYSTEM_PYTHON, CLUSTER, "status"], capture_output=True, check=False).returncode:
         raise NoClusterError("the part `cluster` needs the demo's cluster: run KEEP=1 make demo first")
 
 
 def variables(folder: Path) -> dict[str, str]:
-    """Variables by which buildah speaks with the registry."""
+    """Environment variables with which buildah uses the local registry."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "registries.conf"
     file.write_text(f'[[registry]]\nlocation = "{REGISTRY}"\ninsecure = true\n')
@@ -43,15 +47,15 @@ def variables(folder: Path) -> dict[str, str]:
 
 @contextmanager
 def registry(folder: Path) -> Iterator[None]:
-    """Debian's image registry, at `REGISTRY` for as long as the block runs.
+    """Run Debian's image registry at `REGISTRY` during the block.
 
     Raises:
-        NoClusterError: it does not listen.
+        NoClusterError: the registry does not listen.
     """
     result = subprocess.run(
         [SYSTEM_PYTHON, CLUSTER, "docker-registry"], check=True, stdout=subprocess.PIPE, text=True
     )
-    config = folder / "registry.json"  # which is YAML too
+    config = folder / "registry.json"  # the registry reads YAML, and JSON is YAML
     storage = {"filesystem": {"rootdirectory": str(folder / "registry")}}
     config.write_text(json.dumps({"version": 0.1, "storage": storage, "http": {"addr": f"127.0.0.1:{PORT}"}}))
     with (folder / "registry.log").open("wb") as log:
@@ -78,10 +82,10 @@ def _wait(running: subprocess.Popen[bytes]) -> None:
 
 
 def sandbox_image() -> str:
-    """A line that pushes the sandbox image, as an installation's `make images` does with all of them."""
+    """A command that pushes the sandbox image. For an installation, `make images` pushes all images."""
     return f"python3 {IMAGES} --push --prefix {REGISTRY}/headway --tag 1 sandbox"
 
 
 def here(line: str) -> str:
-    """A line of a page with the registry of this machine."""
+    """A line of a page, with the registry's example name replaced by the local registry."""
     return line.replace(PAGES_REGISTRY, REGISTRY)

@@ -1,4 +1,4 @@
-"""The result of a run of the documentation: times, and held-out success by step. Pure."""
+"""Evaluates a run of the documentation: times of blocks, and held-out success by step. Pure."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ HELD_OUT: Final = re.compile(r"\bheld-out ([\d.]+)(%?)[^(\n]*\(step (\d+)\)")
 BEFORE_AFTER: Final = re.compile(r"before ([\d.]+)%   after ([\d.]+)%")
 """Held-out success in the report of `make try`."""
 ADVICE: Final = re.compile(r"^warning: it never succeeded: write (--seconds \d+)", re.MULTILINE)
-"""What `headway tiny-model` says on a machine that is too busy."""
+"""The warning of `headway tiny-model` on a machine that is too busy."""
 WIDEST: Final = 78
-"""Characters of what was typed that the table shows."""
+"""Maximum characters of the typed commands that the table shows."""
 
 
 @dataclass(frozen=True)
 class Taken:
-    """A step that was taken."""
+    """A step with its time and its output."""
 
     step: Step
     seconds: float
@@ -43,18 +43,18 @@ def rise(printed: str) -> tuple[float, float] | None:
 
 
 def advice(printed: str) -> str | None:
-    """The line that a command advises to type next; None if it advises none."""
+    """The command that an output advises to type next; None if it advises none."""
     found = ADVICE.search(printed)
     return f"headway tiny-model {found[1]}" if found else None
 
 
 def trains(step: Step) -> bool:
-    """Whether the step trains a job, so that success has to rise."""
+    """Whether the step trains a job. Held-out success must then rise."""
     return any(line.startswith(("make try", "headway run ", "headway submit ")) for line in step.lines)
 
 
 def faults(taken: Sequence[Taken]) -> Iterator[str]:
-    """Jobs in which held-out success did not rise."""
+    """A sentence for each training job whose held-out success did not rise."""
     for each in taken:
         if not trains(each.step):
             continue
@@ -66,7 +66,7 @@ def faults(taken: Sequence[Taken]) -> Iterator[str]:
 
 
 def table(taken: Sequence[Taken]) -> str:
-    """Each block with its seconds, and with the success of the job that it trained."""
+    """A table of the blocks with their seconds, and with the success of the jobs that they trained."""
     where = max(len(str(each.step.block)) for each in taken)
     lines = [f"{'block':<{where}}  {'seconds':>8}  typed"]
     for each in taken:

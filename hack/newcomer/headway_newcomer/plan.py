@@ -1,4 +1,4 @@
-"""Which blocks of the documentation a new user follows, in which order, and how. Pure."""
+"""Chooses the code blocks of the documentation that a new user follows, their order, and what to do. Pure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from doc_blocks import Block, Table, typed
 
 PAGE: Final = "docs/first-environment.md"
 CLUSTER: Final = "## On a cluster"
-"""Title in `PAGE` from which a cluster is needed."""
+"""Title in `PAGE` after which the steps need a cluster."""
 TRY: Final = "make try"
-"""The README shows it beside commands that a new user does not need."""
+"""The only command of the README that the run types. The README's other commands are skipped."""
 
 
 class Part(StrEnum):
-    """What a run of this script follows."""
+    """The parts of the documentation that a run can follow."""
 
     TRY = "try"
     PAGE = "page"
@@ -28,13 +28,13 @@ class How(StrEnum):
     """What a reader does with a block."""
 
     TYPE = "type"
-    """Its commands succeed."""
+    """The reader types its commands, which succeed."""
     FAIL = "fail"
-    """Its last command fails, as the page says; then the reader undoes the last change."""
+    """The reader types its commands. The last one fails, as the page says, and the last change is undone."""
     CHANGE = "change"
-    """Its lines replace lines of the environment."""
+    """The reader replaces lines of the environment with its lines."""
     WRITE = "write"
-    """Its fields go into the job, with the fields that commands have printed."""
+    """The reader writes its fields into the job, with the fields that commands have printed."""
     READ = "read"
     """The reader does nothing: the project has the block already, or another block replaces it here."""
 
@@ -49,34 +49,36 @@ HOW: Final = Table(
         (PAGE, "uri: s3://headway/runs"): How.WRITE,
     }
 )
-"""What is done with a block. The commands of all others are typed."""
+"""Block -> what a reader does with it. Console blocks that are not listed are typed."""
 ELSEWHERE: Final = "s3://bucket/"
-"""A bucket of the reader's own: commands with it are typed further down, with the demo's bucket."""
+"""Stands for a reader's own bucket. Commands with it are skipped: a later block has them with the demo's
+bucket.
+"""
 
 
 class UnknownBlockError(Exception):
-    """The page has a block that no reader's action is known for; the message says where to add it."""
+    """The page has a block without an entry in `HOW`; the message says where to add one."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A block, and what is done with it."""
+    """A block, and what the reader does with it."""
 
     block: Block
     part: Part
     how: How
     lines: tuple[str, ...] = ()
-    """What is typed."""
+    """The command lines to type."""
 
 
 def steps(blocks: Iterable[Block], page: str, readme: Iterable[Block]) -> Iterator[Step]:
-    """What to do, in the order of the pages.
+    """All steps, in the order of the pages.
 
     Args:
-        blocks: those of `PAGE`, whose text is `page`.
-        readme: those of README.md.
+        blocks: the blocks of `PAGE`, whose text is `page`.
+        readme: the blocks of README.md.
     Raises:
-        UnknownBlockError: there is a block that nothing is known for.
+        UnknownBlockError: `HOW` has no entry for a block that needs one.
     """
     for block in readme:
         if lines := tuple(each.text for each in typed(block) if each.text.startswith(f"{TRY} ")):

@@ -1,4 +1,4 @@
-"""The changes that a reader makes to the project: text in, text out."""
+"""Makes the changes that a reader makes to the project's files. Pure functions of texts."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from typing import Any, Final
 import yaml
 
 UPLOADED: Final = "write in the job's spec:"
-"""Line of `headway data push` above the fields that it prints."""
+"""The line that `headway data push` prints above the fields for the job's spec."""
 FROM_UPLOAD: Final = ("data", "model")
-"""Fields that a reader takes from there. The printed endpoint is this machine's; pods use another."""
+"""Printed fields that the reader writes into the job. The printed endpoint works only on this machine, not in
+pods.
+"""
 Json = dict[str, Any]
 
 
 class LinesNotFoundError(Exception):
-    """The project has no such lines to change."""
+    """The project lacks the lines to change, or the commands have not printed the needed fields."""
 
 
 def changed(source: str, block: str) -> str:
-    """The environment after a change that the page shows: an assignment, or a `return` of `score`.
+    """The environment's source after a change on the page: an assignment, or the `return` of `score`.
 
     Raises:
         LinesNotFoundError: the module has no such assignment or method.
@@ -43,7 +45,7 @@ def changed(source: str, block: str) -> str:
 
 
 def filled(job: str, block: str, printed: str) -> str:
-    """The job with the fields of a block, and with those that `headway data push` has printed before it.
+    """The job with the fields of a block, and with the fields that `headway data push` has printed before.
 
     Raises:
         LinesNotFoundError: no command has printed such fields.
@@ -59,7 +61,7 @@ def filled(job: str, block: str, printed: str) -> str:
 
 
 def merged(base: Mapping[str, Any], part: Mapping[str, Any]) -> Json:
-    """`base` with the fields of a part in it."""
+    """`base` with the fields of `part` merged into it."""
     result = dict(base)
     for name, value in part.items():
         old = result.get(name)

@@ -1,4 +1,4 @@
-"""A shell of a user who has nothing of ours yet: its folder and variables last from block to block."""
+"""A shell of a user without any Headway software. Its folder and variables last from block to block."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ LENT: Final = (
     "REQUESTS_CA_",
     "CURL_CA_",
 )
-"""Prefixes of variables by which this machine reaches the package registries, in any case."""
+"""Prefixes of this machine's variables for package registries, proxies and certificates, in upper or lower
+case."""
 MAX_SECONDS: Final = 3600.0
 BEFORE: Final = """
 source "$NEWCOMER_STATE/variables" 2> /dev/null
@@ -32,27 +33,27 @@ cd -- "$(cat "$NEWCOMER_STATE/folder")" || exit
 trap 'ended=$?; export -p > "$NEWCOMER_STATE/variables"; pwd > "$NEWCOMER_STATE/folder"; exit $ended' EXIT
 """
 STOP: Final = "ended=$?; [ $ended -eq 0 ] || exit $ended"
-"""Typed after each line: a reader goes no further when something fails."""
+"""Shell code after each line, which stops at the first failure, as a reader would."""
 
 
 @dataclass(frozen=True)
 class Typed:
-    """The result of some lines."""
+    """The result of typed lines."""
 
     code: int
-    """Exit status of the last line that was run."""
+    """Exit status of the last line that ran."""
     seconds: float
     printed: str
 
 
 def variables(environ: Mapping[str, str], home: Path) -> dict[str, str]:
-    """The variables of a new user on this machine."""
+    """The environment variables of a new user on this machine."""
     lent = {name: value for name, value in environ.items() if name.upper().startswith(LENT)}
     return lent | {"HOME": str(home), "PATH": PATH, "USER": "newcomer", "LANG": "C.UTF-8"}
 
 
 class Shell:
-    """Types lines. Use it in a `with`: afterwards nothing runs that was started in the background."""
+    """Runs lines in bash. Use it in a `with` block: at its end, processes in the background are ended."""
 
     def __init__(self, folder: Path, state: Path, variables: Mapping[str, str]) -> None:
         """`folder`: the first working folder. `state`: a folder for the shell's own files."""
@@ -79,7 +80,7 @@ class Shell:
         output = self._state / f"{self._blocks}.txt"
         begun = time.monotonic()
         with output.open("wb") as printed:
-            # A file and no pipe: background processes keep writing after the last line.
+            # Use a file instead of a pipe: background processes continue to write after the last line.
             running = subprocess.Popen(
                 ["bash", "--norc", "--noprofile", "-c", text],
                 env=self._variables,

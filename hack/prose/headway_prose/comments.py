@@ -1,4 +1,5 @@
-"""Finds comments in files of other languages than Python, by the file's name. Pure functions."""
+"""Finds comments in files of other languages than Python. The file's name decides the language. Pure
+functions."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from dataclasses import replace
 from .passages import CommentLine, Passage, comment_lines, joined
 
 _STRING = r"\"(?:\\.|[^\"\\\n])*\"|(?<!\w)'(?:\\.|[^'\\\n])*'"
-"""A quote in a word is an apostrophe."""
+"""A string in quotes. A single quote after a letter is an apostrophe, and begins no string."""
 _HASH = re.compile(rf"{_STRING}|(?<!\S)#(?P<text>[^\n]*)")
 """In YAML, TOML, shells and make, `#` begins a comment only after white space."""
 _SLASHES = re.compile(rf"`[^`]*`|{_STRING}|//(?P<text>[^\n]*)")
@@ -25,12 +26,13 @@ _PRAGMA = re.compile(r"^\s*(?:!|go:\w|shellcheck |syntax=|nolint)")
 
 
 def has_comments(name: str) -> bool:
-    """Whether this module knows how comments look in a file, by its path from the root."""
+    """Whether this module supports the comments of a file with this path from the root."""
     return any(names.search(name) for names, _ in _LANGUAGES)
 
 
 def comments(name: str, source: str) -> Iterator[Passage]:
-    """Comments of a file without pragmas. A template of the chart has those of Go's templates as well."""
+    """Comments of a file, except pragmas. A YAML file may be a template of the chart, with Go template
+    comments."""
     for names, pattern in _LANGUAGES:
         if names.search(name):
             yield from joined(_lines(pattern, source))
@@ -39,7 +41,7 @@ def comments(name: str, source: str) -> Iterator[Passage]:
 
 
 def _lines(pattern: re.Pattern[str], source: str) -> Iterator[CommentLine]:
-    """Lines of comments that are no pragma."""
+    """Lines of comments, except pragmas."""
     for found in pattern.finditer(source):
         text = next((each for each in found.groupdict().values() if each is not None), None)
         if text is None:

@@ -1,4 +1,5 @@
-"""Finds long sentences and retired phrases in pages and sources. Compares them with the allow-list."""
+"""Finds long sentences and retired phrases in pages and sources, and compares their number with the
+allow-list."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ WORDS = 25
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing to mend: its line, the sentence, and what to do."""
+    """A fault in a text: its line, the sentence, and what to do."""
 
     line: int
     sentence: str
@@ -36,7 +37,7 @@ def faults(text: str) -> Iterator[Fault]:
 
 
 def faults_of_results(text: str) -> Iterator[Fault]:
-    """Words of a page that a benchmark or a test writes which are retired everywhere, by line."""
+    """Words that are retired everywhere, in a page that a benchmark or a test writes, by line."""
     for sentence in sentences(text):
         yield from _retired(sentence, EVERYWHERE)
 
@@ -51,7 +52,8 @@ def faults_of_source(source: str, *, messages: bool) -> Iterator[Fault]:
     """Faults of a Python source, in the order of its lines.
 
     Args:
-        messages: check strings fully. Otherwise check them only for words that are retired everywhere.
+        messages: check strings as fully as docstrings. Otherwise check them only for words retired
+            everywhere.
     """
     prose = [*passages(source, messages=messages)]
     strings = [each for each in passages(source, messages=True) if each not in prose]
@@ -60,13 +62,13 @@ def faults_of_source(source: str, *, messages: bool) -> Iterator[Fault]:
 
 
 def faults_of_names(path: str, source: str) -> Iterator[Fault]:
-    """Names of a Python source that have a retired word, by its path from the root and its text."""
+    """Names with a retired word in a Python source with this path from the root, and this text."""
     for found in retired_names(path, source):
         yield Fault(found.line, f"the name {found.name}", f'"{found.word}": write {found.instead}')
 
 
 def faults_of_comments(name: str, source: str) -> Iterator[Fault]:
-    """Faults of the comments of a file in another language, by its path from the root and its text."""
+    """Faults in the comments of a file in another language, with this path from the root, and this text."""
     return _of_passages(comments(name, source), faults)
 
 
@@ -77,9 +79,10 @@ def _of_passages(found: Iterable[Passage], judge: Callable[[str], Iterator[Fault
 
 
 def allowed(text: str) -> dict[str, int]:
-    """Path and number of faults, from lines like `12 docs/page.md`; `#` begins a comment.
+    """Path -> number of allowed faults, from lines such as `12 docs/page.md`. `#` begins a comment.
 
-    Raises ValueError, which names the line, for anything else.
+    Raises:
+        ValueError: a line has another form, or repeats a path; the message names the line.
     """
     read: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -93,7 +96,7 @@ def allowed(text: str) -> dict[str, int]:
 
 
 def verdicts(found: Mapping[str, list[Fault]], allowance: Mapping[str, int]) -> Iterator[str]:
-    """What fails the check, in words. `found` has every file that is checked, by its path."""
+    """Messages about files that fail the check. `found` has the faults of every checked file, by its path."""
     for name in sorted(found.keys() | allowance.keys()):
         many, limit = len(found.get(name, ())), allowance.get(name, 0)
         if name not in found:

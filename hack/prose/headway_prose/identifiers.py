@@ -1,4 +1,4 @@
-"""Finds names that a Python source defines and that have a retired word. Pure functions."""
+"""Finds retired words in the names that a Python source defines. Pure functions."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ FOREIGN = {
     "figure": "matplotlib calls what it draws so",
     "leverage": "statistics call the diagonal of the hat matrix so",
 }
-"""Names of others that have a retired word, each with the reason."""
+"""Names from other software or fields that contain a retired word, each with the reason why it is allowed."""
 _PHRASES = (*(phrase for phrase in PHRASES if not phrase.pattern.pattern.startswith("^")), *NAMES)
-"""A phrase that must begin a sentence says nothing about a name."""
+"""The phrases to look for in names, without those that only match at the beginning of a sentence."""
 _ANY = re.compile("|".join(phrase.pattern.pattern for phrase in _PHRASES), re.IGNORECASE)
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _API_NAME = re.compile(r"(?:[A-Z][a-z]+){2,}")
@@ -26,7 +26,7 @@ _API_NAME = re.compile(r"(?:[A-Z][a-z]+){2,}")
 
 @dataclass(frozen=True)
 class RetiredName:
-    """A name with a retired word: the line that defines it first, and what to write instead of the word."""
+    """A name with a retired word: the line of its first definition, and what to write instead of the word."""
 
     line: int
     name: str
@@ -42,8 +42,8 @@ def words(name: str) -> str:
 def retired_names(path: str, source: str) -> Iterator[RetiredName]:
     """Retired words in the names that a source defines, in its module's name, and in names of the API.
 
-    A name of the API, such as a condition's reason, is a string of several words in CamelCase. It is read
-    where strings are messages.
+    A name of the API, such as a condition's reason, is a string of several words in CamelCase. The function
+    looks for such strings only in sources whose strings are messages (`has_messages`).
 
     Raises:
         SyntaxError: the source is not Python.
@@ -60,7 +60,8 @@ def retired_names(path: str, source: str) -> Iterator[RetiredName]:
 
 @cache
 def _retired(text: str) -> tuple[tuple[str, str], ...]:
-    """Retired words of a name's words, each with what to write instead. Most names occur in many sources."""
+    """Retired words in the words of a name, each with its replacement. Cached: most names occur many
+    times."""
     if not _ANY.search(text):
         return ()
     found = ((phrase.pattern.search(text), phrase.instead) for phrase in _PHRASES)
@@ -68,7 +69,7 @@ def _retired(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def _names(tree: ast.Module, *, strings: bool) -> list[tuple[int, str]]:
-    """Line and name of each definition, by line. A name that is only used may belong to others."""
+    """Line and name of each definition, by line. Names that are only used may belong to other software."""
     return sorted(
         (getattr(node, "lineno", 1), name)
         for node in ast.walk(tree)

@@ -1,4 +1,6 @@
-"""Which pages and sources are checked. The words of a page that is made from code are mended in the code."""
+"""Lists the pages and sources to check. It leaves out pages that are generated from code, which is checked
+itself.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,9 @@ WRITTEN = (
     "hack/**/*.md",
     "cli/headway_cli/templates/**/*.md",
 )
-"""Where people write Markdown."""
+"""Patterns of the Markdown files that people write."""
 RESULTS = "bench/results/"
-"""Pages that benchmarks and tests write."""
+"""Folder of the pages that benchmarks and tests write."""
 GENERATED = (
     "docs/reference/crds.md",
     "docs/models.md",
@@ -27,7 +29,7 @@ GENERATED = (
     "docs/troubleshooting.md",
 )
 MADE = ("crds/", "charts/headway/files/")
-"""Folders of files that the code writes."""
+"""Folders of generated files."""
 PRODUCT = (
     "api",
     "analysis",
@@ -42,9 +44,9 @@ PRODUCT = (
 )
 """Folders of sources whose messages people read."""
 OTHERS = ("bench", "examples", "tests")
-"""Folders of sources whose strings may be anything, such as a hostile text or the words of a model."""
+"""Folders of sources whose strings may be anything, such as a hostile text or a model's answer."""
 MARK = "<!-- Made from the code by "
-"""A page that has it near its beginning is generated."""
+"""The text near the beginning of a page that says that the page is generated."""
 
 
 def pages(root: Path) -> Iterator[tuple[str, str]]:
@@ -70,7 +72,8 @@ def sources(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def other_sources(root: Path) -> Iterator[tuple[str, str]]:
-    """Path and text of each file with comments that git knows, by path, without generated ones."""
+    """Path and text of each tracked file with comments in another language, by path, without generated
+    files."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=True)
     for name in sorted(listed.stdout.split("\0")):
         if has_comments(name) and not name.startswith(MADE) and (root / name).is_file():
@@ -78,5 +81,5 @@ def other_sources(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def has_messages(name: str) -> bool:
-    """Whether strings of a source are messages, by its path from the root."""
+    """Whether strings are checked as messages in a source with this path from the root."""
     return name.startswith(tuple(f"{folder}/" for folder in PRODUCT))
