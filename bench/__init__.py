@@ -1,1 +1,1 @@
-"""Benchmarks: each writes its tables to `bench/results/`, with the command that makes them again."""
+"""Benchmarks. Each writes its tables to `bench/results/`, with the command that measures them again."""

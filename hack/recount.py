@@ -1,28 +1,34 @@
-"""Counts a job's tokens and their cost again, from its stored trajectories and step reports alone.
+"""Recounts a job's tokens and their cost, only from its stored trajectories and step reports.
 
     recount.py s3://bucket/runs/NAMESPACE/NAME/UID [--endpoint-url URL] [--region NAME] [--prices FILE]
                [--price CLASS=USD_A_MILLION ...] [--method NAME] [--status FILE] [--json]
 
-Independent of Headway on purpose: it uses standard library and boto3, and none of the product's own code. So
-a bill can be compared with what was really sampled and trained. It reads `trajectories/`,
-`preflight-judgements/` and `steps/` (not `usage/`) and follows the rules that the documentation states:
+The script is independent of Headway on purpose. It uses the standard library and boto3, and none of the
+product's own code. So it can compare a bill with the tokens that were really sampled and trained. It reads
+`trajectories/`, `preflight-judgements/` and `steps/` (not `usage/`), and follows the rules in the
+documentation:
 
-* an episode that completed, was truncated, or failed by its agent is billed. For each turn the prompt tokens
-  the engine did not have cached are `prefill`, those it had are `cachedPrefill`, sampled ones are `sample`.
-  In a validation or an evaluation these three are of the evaluation classes;
-* of a group that an endpoint sampled (`sampled_by`), every turn of every episode is `endpointPrompt` and
-  `endpointSample`, also in retried and lost episodes. Nothing of it is discarded, and it has no rows;
-* what an episode, a group or a script of the preflight asked of judges is `judgePrompt` and `judgeSample`,
-  whatever became of it;
-* of a group that nobody sampled, whose episodes were scored again, no token is counted;
-* an episode that was retried or stayed InfraError is not billed. An episode of a training group with fewer
-  than two scored ones is not billed either. What it prefilled and sampled is `discarded`;
-* `train` counts each group that a step report acknowledges. It is every token of the rows of the group's
-  scored episodes, or none if the group has no gradient. Each report must say the same, and name a group once.
-  By most methods of advantages a group has no gradient if its episodes all scored alike, up to rounding. For
-  the other methods (`--method`) the report's word for it is used.
+* An episode that completed, was truncated, or failed by its agent is billed. For each turn, prompt tokens
+that
+  the engine had not cached are `prefill`, cached ones are `cachedPrefill`, and sampled tokens are `sample`.
+  In a validation or an evaluation, the evaluation's classes replace these three.
+* In a group that an endpoint sampled (`sampled_by`), the tokens of every turn are `endpointPrompt` and
+  `endpointSample`, also in retried and lost episodes. None of them is discarded, and the group has no rows.
+* Tokens of questions to judges are `judgePrompt` and `judgeSample`. Episodes, groups and scripts of the
+preflight
+  ask such questions. They count whatever the outcome of the episode or group.
+* In a group that was not sampled, because stored episodes were scored again, no token is counted.
+* An episode that was retried or stayed InfraError is not billed. An episode of a training group with fewer
+  than two scored episodes is not billed either. The tokens that such an episode prefilled and sampled are
+  `discarded`.
+* `train` counts each group that a step report acknowledges. It counts all tokens of the rows of the group's
+  scored episodes, or none if the group has no gradient. Each report must have the same number, and all
+  reports together name a group once. With most advantage methods, a group has no gradient if its rewards are
+  equal up to rounding. For the other methods (`--method`), the report decides whether the group has a
+  gradient.
 
-`--status` takes the job as `kubectl get rltj NAME -o json` prints it, and fails where the two differ.
+`--status` takes the job as `kubectl get rltj NAME -o json` prints it. The script fails if status and recount
+differ.
 """
 
 from __future__ import annotations
@@ -52,7 +58,9 @@ PRICES: dict[str, str | None] = {
     "judgePrompt": None,
     "judgeSample": None,
 }
-"""The default price book, in US dollars a million tokens. `--prices` replaces it. None is not in the cost."""
+"""The default price book, in US dollars per million tokens. `--prices` replaces it. A class with None has no
+price.
+"""
 STATUS = {
     "prefill": "prefillTokens",
     "cachedPrefill": "cachedPrefillTokens",
@@ -101,7 +109,7 @@ class Bucket:
 
 
 def count_group(group: dict[str, Any], counted: Counter[str]) -> None:
-    """Add one group's turns."""
+    """Add the tokens of one group's turns to `counted`."""
     sampled_by = group.get("sampled_by", "servers")
     count_judgements(group, counted)
     if sampled_by == "endpoint":
@@ -119,20 +127,20 @@ def count_group(group: dict[str, Any], counted: Counter[str]) -> None:
 
 
 def count_judgements(group: dict[str, Any], counted: Counter[str]) -> None:
-    """Add what the group and its episodes asked of judges."""
+    """Add the tokens of judges for the group and its episodes."""
     for asker in [group, *group["episodes"], *group["discarded"]]:
         count_asked(asker.get("judgements", []), counted)
 
 
 def count_asked(judgements: list[dict[str, Any]], counted: Counter[str]) -> None:
-    """Add what questions to judges cost."""
+    """Add the tokens of questions to judges."""
     for asked in judgements:
         counted["judgePrompt"] += asked["prompt_tokens"]
         counted["judgeSample"] += asked["sampled_tokens"]
 
 
 def count_elsewhere(group: dict[str, Any], counted: Counter[str]) -> None:
-    """Add the turns of a group that an endpoint sampled."""
+    """Add the tokens of a group that an endpoint sampled."""
     for episode in group["episodes"] + group["discarded"]:
         if episode["rows"]:
             raise SystemExit(f"{episode['episode_id']}: an endpoint sampled it, but it has rows")
@@ -141,7 +149,7 @@ def count_elsewhere(group: dict[str, Any], counted: Counter[str]) -> None:
 
 
 def count_episode(episode: dict[str, Any], counted: Counter[str], *, billed: bool, evaluation: bool) -> None:
-    """Add one episode's turns; sampled tokens are also compared with the rows that are trained on."""
+    """Add the tokens of one episode's turns, and check that its rows have as many sampled tokens."""
     for turn in episode["turns"]:
         fresh = turn["prompt_tokens"] - turn["cached_tokens"]
         if not billed or not turn.get("delivered", True):
@@ -162,7 +170,7 @@ def count_episode(episode: dict[str, Any], counted: Counter[str], *, billed: boo
 
 
 def trainable_tokens(group: dict[str, Any], method: str) -> set[int]:
-    """Tokens of a training group's rows that go through forward and backward: what a report may say."""
+    """The numbers of trained tokens that a step report may give for a training group."""
     scored = [episode for episode in group["episodes"] if episode["outcome"] != INFRA_ERROR]
     rewards = [episode["reward"] for episode in scored]
     alike = not rewards or max(rewards) - min(rewards) <= 1e-9 * max(1.0, *map(abs, rewards))
@@ -171,7 +179,7 @@ def trainable_tokens(group: dict[str, Any], method: str) -> set[int]:
 
 
 def count_steps(reports: list[dict[str, Any]], trainable: dict[str, set[int]], counted: Counter[str]) -> None:
-    """Add what the steps trained. A report that contradicts the trajectories is an error."""
+    """Add the tokens that the steps trained. A report that contradicts the trajectories is an error."""
     seen: set[str] = set()
     for report in reports:
         for group, claimed in report["train_tokens"].items():
@@ -185,7 +193,7 @@ def count_steps(reports: list[dict[str, Any]], trainable: dict[str, set[int]], c
 
 
 def recount(source: Folder | Bucket, method: str) -> Counter[str]:
-    """Tokens by class of the bill."""
+    """Count all tokens, by class of the bill."""
     counted: Counter[str] = Counter(dict.fromkeys(PRICES, 0))
     trainable: dict[str, set[int]] = {}
     for _, data in source.read("trajectories"):
@@ -200,13 +208,13 @@ def recount(source: Folder | Bucket, method: str) -> Counter[str]:
 
 
 def shown(amount: Decimal) -> str:
-    """An amount to a hundredth of a cent, at least two digits after the point."""
+    """An amount as text, rounded to a hundredth of a cent, with at least two digits after the point."""
     text = f"{amount:.4f}"
     return text[:-2] if text.endswith("00") else text
 
 
 def summary(counted: Counter[str], prices: Mapping[str, str | None]) -> dict[str, Any]:
-    """Tokens as status names them, every class, and the cost."""
+    """Tokens by the status's names, tokens and cost by class, and the total cost."""
     evaluation = ("evaluationPrefill", "evaluationCachedPrefill", "evaluationSample")
     tokens = {name: counted[name] for name in ("prefill", "cachedPrefill", "sample", "train", "discarded")}
     tokens["evaluation"] = sum(counted[name] for name in evaluation)
@@ -230,7 +238,7 @@ def differences(found: dict[str, Any], usage: dict[str, Any]) -> list[str]:
         for name, field in STATUS.items()
         if usage.get(field, 0) != found["tokens"][name]
     ]
-    # Status names the model behind a class, where that is not the job's own.
+    # The status adds `:MODEL` to a class if the model is not the job's own.
     unpriced = sorted({name.partition(":")[0] for name in usage.get("unpriced", [])})
     if unpriced != found["unpriced"]:
         wrong.append(f"unpriced: status says {unpriced}, the trajectories {found['unpriced']}")

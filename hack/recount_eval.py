@@ -1,14 +1,16 @@
-"""Counts every number of an evaluation's report again, from its table of tries alone.
+"""Recomputes every number of an evaluation's report, only from its table of tries.
 
     recount_eval.py results.parquet report.json [--status FILE] [--metrics FILE]
 
-Independent of Headway on purpose: the standard library and pyarrow, none of the product's own code. It
-follows docs/evaluation.md: values, intervals, paired differences, p values, the gate, usage and cost. Of the
-report it takes the settings (threshold, k, prices, baseline, gate), which the table does not hold.
+The script is independent of Headway on purpose. It uses the standard library and pyarrow, and none of the
+product's own code. It follows docs/evaluation.md: values, intervals, paired differences, p values, the gate,
+usage and cost. From the report it takes only the settings, which are not in the table: threshold, k, prices,
+baseline, gate.
 
-A p value of more than 13 clusters is drawn at random, so it is compared with another draw within five
-standard errors. `--status` takes the job as `kubectl get rlev NAME -o json` prints it, `--metrics` what the
-coordinator's /metrics answers at the end. Anything that differs is printed, and the exit status is 1.
+With more than 13 clusters, a p value comes from random sign flips. The script makes its own draw, and accepts
+a difference of up to five standard errors. `--status` takes the job as `kubectl get rlev NAME -o json` prints
+it. `--metrics` takes the coordinator's last answer at /metrics. The script prints all differences, and exits
+with 1 if there are any.
 """
 
 from __future__ import annotations
@@ -43,11 +45,11 @@ MEANS = (
 )
 HEADLINE, LOST_MORE = "external_score", 0.05
 COMPARED = (HEADLINE, "success", "reward", "completion")
-"""The measures that are compared within tasks."""
+"""The measures whose differences are reported for each task."""
 ROUNDED = 0.5001e-4
-"""A status has four digits after the point."""
+"""Largest rounding error of a number in a status, which has four digits after the point."""
 TENTHS = 0.0501
-"""Its seconds have one."""
+"""Largest rounding error of seconds in a status, which have one digit after the point."""
 IN_STATUS = (("reward", "reward"), ("externalScore", HEADLINE), ("success", "success"))
 
 
@@ -55,7 +57,7 @@ IN_STATUS = (("reward", "reward"), ("externalScore", HEADLINE), ("success", "suc
 
 
 class Recount:
-    """Compares the table with a report. `wrong` lists the differences."""
+    """Compares a report with numbers recomputed from the table. `wrong` lists the differences."""
 
     def __init__(self, lines: Sequence[Line], report: Json) -> None:
         self.lines, self.report = lines, report
@@ -69,21 +71,23 @@ class Recount:
         }
 
     def of(self, candidate: str, task: str = ALL) -> list[Line]:
-        """A candidate's tries: of one task or suite, or of all rows that are of no suite."""
+        """A candidate's tries on one task or suite. With the task `all`, its tries on all rows outside
+        suites."""
         mine = self.by_name[candidate]
         if task == ALL:
             return [line for line in mine if not line["suite"]]
         return [line for line in mine if line["task"] == task]
 
     def same(self, what: str, reported: Json, counted: Json, error: float = 1e-7) -> None:
-        """Note a number that differs by more than `error`, relative to its size or absolutely."""
+        """Compare two values. Record numbers that differ by more than `error`, both relatively and
+        absolutely."""
         self.checked += 1
         numbers = all(isinstance(x, int | float) and not isinstance(x, bool) for x in (reported, counted))
         if not (isclose(reported, counted, rel_tol=error, abs_tol=error) if numbers else reported == counted):
             self.wrong.append(f"{what}: the report has {reported}, the recount {counted}")
 
     def run(self) -> None:
-        """Count everything."""
+        """Recompute and compare the whole report."""
         for line in self.lines:
             self.judgments(line)
         for candidate in self.report["candidates"]:
@@ -103,7 +107,8 @@ class Recount:
             self.gate(self.report["gate"]["checks"])
 
     def gate(self, reported: Json) -> None:
-        """Each of the gate's conditions: its verdict, its numbers, and that its message has them."""
+        """Compare each condition of the gate: its verdict, its numbers, and whether its message has the
+        numbers."""
         lost = [each for each in reported if "lost" in each["numbers"]]
         ordered = [each for each in reported if each not in lost]
         ordered += sorted(lost, key=lambda each: [*each["numbers"].values()])
@@ -121,7 +126,7 @@ class Recount:
 
     @cached_property
     def checks(self) -> list[Check]:
-        """Each of the gate's conditions."""
+        """The recomputed conditions of the gate."""
         gate, rewards = self.report["gate"]["spec"], self.report["job"]["rewardRange"]
         failed = {each["name"] for each in self.report["candidates"] if each["state"] == "Failed"}
         return [*conditions(gate, self.sample, failed, rewards, self.report["suites"].keys())]
@@ -132,14 +137,14 @@ class Recount:
         return None if self.report["gate"] is None else worst(self.checks)
 
     def judgments(self, line: Line) -> None:
-        """Success, by score and by reward, and the try's cost."""
+        """Compare a try's success, by score and by reward, and its cost."""
         threshold, name = self.report["job"]["evaluation"].get("successThreshold", 1.0), line["episode_id"]
         for column, by in (("success", "external_score"), ("success_by_reward", "reward")):
             self.same(f"{name} {column}", line[column], line[by] is not None and line[by] >= threshold)
         self.same(f"{name} cost", line["cost"], self.bill.total([line]))
 
     def candidate(self, reported: Json) -> None:
-        """Counts, bill and measures of one candidate."""
+        """Compare the counts, bill and measures of one candidate."""
         name, mine, own = reported["name"], self.by_name[reported["name"]], self.of(reported["name"])
         outcomes = Counter(line["outcome"] for line in own)
         self.same(f"{name} outcomes", reported["outcomes"], dict(outcomes))
@@ -162,7 +167,8 @@ class Recount:
             self.measures(name, task, reported["measures"][task])
 
     def named(self) -> tuple[str | None, dict[str, Any] | None]:
-        """The candidate of the headline, and its external score: the gate's candidate, or the best one."""
+        """The candidate of the headline (the gate's candidate, or else the best one), and its external
+        score."""
         found = {
             name: estimate(HEADLINE, values(self.of(name), HEADLINE, self.costs)) for name in self.by_name
         }
@@ -174,17 +180,17 @@ class Recount:
             return None, None
         lost = {name: self.lost(name) for name in scores}
         maximum = min(lost.values()) + LOST_MORE + 1e-9
-        # Equal means may differ in their last digit, so round: the first candidate wins.
+        # Equal means may differ in their last digit, so round them. Of equal candidates, the first one wins.
         best = max(scores, key=lambda name: (lost[name] <= maximum, round(scores[name]["value"], 12)))
         return best, scores[best]
 
     def lost(self, candidate: str) -> float:
-        """The share of a candidate's tries that no mean contains."""
+        """The share of a candidate's tries that ended as InfraError, which no mean contains."""
         mine = self.of(candidate)
         return sum(line["outcome"] == "InfraError" for line in mine) / len(mine)
 
     def headline(self) -> None:
-        """The report's headline."""
+        """Compare the report's headline."""
         reported, (name, score) = self.report["headline"], self.named()
         self.same("headline candidate", reported and reported["candidate"], name)
         if reported is not None and score is not None:
@@ -193,7 +199,7 @@ class Recount:
                 self.same(f"headline {key}", reported.get(key), number)
 
     def amounts(self, what: str, reported: Json, lines: Iterable[Line]) -> None:
-        """Usage by class."""
+        """Compare the usage by class."""
         found: dict[str, list[float]] = {}
         for each in (each for line in lines for each in line["usage"]):
             found.setdefault(each["class"], []).append(each["quantity"])
@@ -202,7 +208,7 @@ class Recount:
             self.same(f"{what} {name}", reported[name], fsum(found[name]))
 
     def measures(self, candidate: str, task: str, reported: Json) -> None:
-        """Every measure of a candidate's task, and that none is missing."""
+        """Compare every measure of a candidate on a task, and check that no measure is missing."""
         lines = self.of(candidate, task)
         total = reported.get("cost_total", {}).get("value")
         self.same(f"{candidate} {task} cost", total, self.bill.total(lines))
@@ -231,7 +237,8 @@ class Recount:
 
     @cached_property
     def asked_tools(self) -> list[str]:
-        """Measures of tools that the gate names and that the report has, even if nobody called the tools."""
+        """Measures of tools that the gate names and the report has. The tools may not have been called at
+        all."""
         if self.report["gate"] is None:
             return []
         gate = self.report["gate"]["spec"]
@@ -242,7 +249,9 @@ class Recount:
         return [name for name in dict.fromkeys(asked) if name.startswith("tool_calls_") and name in reported]
 
     def differences(self, wanted: Json, task: str) -> None:
-        """Every paired difference from the baseline, in a suite or over all other tasks."""
+        """Compare every paired difference from the baseline, in one task or suite, or over all rows outside
+        suites.
+        """
         where = "" if task == ALL else f" of {task}"
         self.compared(wanted, task, where)
         for name, reported in wanted.items():
@@ -255,7 +264,10 @@ class Recount:
                 self.same(f"{candidate} {name}{where} p after Holm", reported[candidate]["p_holm"], p)
 
     def compared(self, wanted: Json, task: str, where: str) -> None:
-        """That no difference is missing: which candidates have a common try with the baseline, by measure."""
+        """Check that no difference is missing.
+
+        For each measure, every candidate that has common tries with the baseline must have a difference.
+        """
         baseline, tries = self.report["baseline"], {name: self.of(name, task) for name in self.by_name}
         names = self.names() if task == ALL or task in self.report["suites"] else COMPARED
         base = {name: values(tries[baseline], name, self.costs) for name in names}
@@ -269,7 +281,7 @@ class Recount:
         self.same(f"differences{where}", sorted(reported), sorted(expected))
 
     def difference(self, what: str, reported: Json, found: Mapping[str, Any]) -> None:
-        """Check one paired difference."""
+        """Compare one paired difference."""
         for key, number in found.items():
             if key == "p" and number is not None:
                 self.same(f"{what} p", reported["p"], number[0], max(1e-7, 5 * number[1]))
@@ -278,7 +290,7 @@ class Recount:
 
     @cached_property
     def billed(self) -> list[Line]:
-        """The tries, and what belongs to none, as one more line."""
+        """The tries, and one more line for the usage that belongs to no try."""
         others = self.report["usage"]["ofNoTryByDay"]
         return [
             *self.lines,
@@ -286,7 +298,7 @@ class Recount:
         ]
 
     def usage(self) -> None:
-        """The bill of the job: that of its tries, and what belongs to none."""
+        """Compare the bill of the job: the usage of its tries, and the usage that belongs to no try."""
         usage = self.report["usage"]
         tried = {
             name: fsum(c["usage"].get(name, 0) for c in self.report["candidates"]) for name in usage["total"]
@@ -305,19 +317,19 @@ class Recount:
             self.amounts(f"usage of {model}", usage["byModel"][model], mine)
 
     def sample(self, candidate: str, name: str, task: str) -> Values | None:
-        """The gate's values of a candidate and metric; None where there are none."""
+        """A candidate's values of a metric, for the gate; None if there are none."""
         if name not in self.names():
             return None
         known = values(self.of(candidate, task), name, self.costs)
         return known if fsum(value.bottom for value in known.values()) > 0 else None
 
     def rounded(self, what: str, reported: str | None, counted: float | None) -> None:
-        """Note a number of a status that is not the counted one at the digits that a status has."""
+        """Compare a number of a status with the counted number, at the precision of a status."""
         near = reported is not None and counted is not None and abs(float(reported) - counted) <= ROUNDED
         self.same(what, reported, reported if near else counted)
 
     def status(self, job: Json) -> None:
-        """What `kubectl get` shows, at the digits that it shows."""
+        """Compare the job's status, at its precision."""
         status, (name, score) = job["status"], self.named()
         results = status.get("results", [])
         self.same("status candidates", [each["name"] for each in results], [*self.by_name])
@@ -346,7 +358,7 @@ class Recount:
                 self.same("status gate message", text, text if said else self.report["gate"]["message"])
 
     def result(self, reported: Json) -> None:
-        """A candidate in the status."""
+        """Compare the result of one candidate in the status."""
         name, what = reported["name"], f"status {reported['name']}"
         mine, own = self.by_name[name], self.of(name)
         scored = sum(line["outcome"] != "InfraError" for line in own)
@@ -369,14 +381,15 @@ class Recount:
         self.beside(what, reported.get("difference"), self.report["differences"].get(HEADLINE, {}).get(name))
 
     def beside(self, what: str, reported: Json, counted: Json) -> None:
-        """A candidate's difference from the baseline in the status. Its p is the one after Holm."""
+        """Compare a candidate's difference from the baseline in the status. Its p value is Holm-corrected."""
         baseline = None if counted is None else self.report["baseline"]
         self.same(f"{what} difference baseline", reported and reported["baseline"], baseline)
         for end, key in (("value", "value"), ("low", "low"), ("high", "high"), ("p", "p_holm")):
             self.rounded(f"{what} difference {end}", (reported or {}).get(end), (counted or {}).get(key))
 
     def metrics(self, text: str) -> None:
-        """The rows of each candidate, and every measure with its interval, in what /metrics answers."""
+        """Compare the rows of each candidate, and every measure with its interval, in the text of
+        /metrics."""
         rows = dict(re.findall(r'^\w*eval_rows\{.*candidate="([^"]*)".*\} (\S+)$', text, re.MULTILINE))
         self.same("candidates in /metrics", sorted(rows), sorted(self.by_name))
         for name in rows.keys() & self.by_name.keys():
@@ -399,7 +412,7 @@ class Recount:
         self.bill_in_metrics(read_metrics(text))
 
     def bill_in_metrics(self, shown: Mapping[Part, float]) -> None:
-        """Tokens, seconds and cost in what /metrics answers. The cost has four digits there."""
+        """Compare tokens, seconds and cost in /metrics. The cost has four digits after the point there."""
         usage = self.report["usage"]
         counted = in_metrics(usage["total"], float(usage["cost"]), self.billed, self.bill)
         self.same("bill in /metrics", sorted(shown), sorted(counted))
@@ -408,7 +421,8 @@ class Recount:
             self.same(f"/metrics {' '.join(part)}", shown[part], counted[part], error)
 
     def estimates(self) -> Iterator[tuple[tuple[str, str, str, str], Json]]:
-        """Every measure and difference of the report: kind, candidate, task, measure -> its estimate."""
+        """Every measure and difference of the report, as pairs of (kind, candidate, task, measure) and
+        estimate."""
         for each in self.report["candidates"]:
             for task, of in each["measures"].items():
                 yield from ((("measure", each["name"], task, name), found) for name, found in of.items())
@@ -420,7 +434,7 @@ class Recount:
 
 
 def main() -> int:
-    """Print what differs; 1 where anything does."""
+    """Print all differences. Return 1 if there are any."""
     import pyarrow.parquet as pq
 
     parser = argparse.ArgumentParser(description="Counts every number of an evaluation's report again.")

@@ -1,4 +1,5 @@
-"""The gate of docs/evaluation.md in plain Python, for `recount_eval.py`: none of Headway's own code."""
+"""The gate of docs/evaluation.md in plain Python, for `recount_eval.py`. It uses none of Headway's own
+code."""
 
 from __future__ import annotations
 
@@ -20,23 +21,23 @@ from recount_statistics import (
 
 Json = Any
 Samples = Callable[[str, str, str], Values | None]
-"""Candidate, metric, task -> values."""
+"""Function from candidate, metric and task to the values of the tries."""
 EQUAL = 1e-12
-"""Means that are closer are equal."""
+"""Means whose relative difference is smaller count as equal."""
 RANK = ["Passed", "TooFewRows", "Refused", "Error"]
 BEST_HIGH = SCORES | {"success", "success_by_reward"}
 OF_CALLS = ("failed_tool_calls", "malformed_tool_calls")
 
 
 class Check(NamedTuple):
-    """A condition's verdict, and the numbers that it was judged by."""
+    """The verdict of a condition, and the numbers on which it is based."""
 
     verdict: str
     numbers: Mapping[str, float | None] = MappingProxyType({})
 
 
 def worst(checks: Iterable[Check]) -> str:
-    """The gate's verdict: that of its worst condition."""
+    """The gate's verdict, which is the verdict of its worst condition."""
     return max((each.verdict for each in checks), key=RANK.index, default="Error")
 
 
@@ -47,8 +48,14 @@ def conditions(
     rewards: Sequence[float] = (0.0, 1.0),
     suites: Collection[str] = (),
 ) -> Iterator[Check]:
-    """Passed, TooFewRows, Refused or Error for each condition. `rewards` are the ends of their range but in
-    `suites`. Losses are a condition only where they are too large, and come last."""
+    """Judge each condition of the gate: Passed, TooFewRows, Refused or Error.
+
+    Lost tries are a condition only if there are too many. Such conditions come last.
+
+    Args:
+        rewards: the ends of the range of rewards, except in suites.
+        suites: names of the suites.
+    """
 
     def ends(name: str, task: str, *of: Values | None) -> Sequence[float] | None:
         if name == "reward" and task not in suites:
@@ -68,7 +75,7 @@ def conditions(
 
 
 def compared(gate: Json, samples: Samples, ends: Callable[..., Sequence[float] | None]) -> Iterator[Check]:
-    """The conditions that compare the candidate with its baseline."""
+    """The conditions that compare the candidate with the baseline `mustBeat`."""
     metric, judged = gate.get("metric", "external_score"), gate.get("task", "all")
     both = [gate["candidate"], gate["mustBeat"]]
     wanted = [(metric, judged, float(gate.get("margin", 0)))]
@@ -85,7 +92,7 @@ def compared(gate: Json, samples: Samples, ends: Callable[..., Sequence[float] |
 
 
 def losses(gate: Json, found: Iterable[Values | None]) -> list[Check]:
-    """The samples that lost too many tries, by how many."""
+    """A failed condition for each sample that lost too many tries, sorted by the number of lost tries."""
     limit, checks = float(gate.get("maxLost", "0.05")), []
     for tries in found:
         lost = fsum(each.top for each in tries.values()) if tries else 0.0
@@ -95,14 +102,16 @@ def losses(gate: Json, found: Iterable[Values | None]) -> list[Check]:
 
 
 def without(name: str, candidate_has_it: bool) -> str:
-    """The verdict if there is no success to divide the cost by, or no tool call."""
+    """The verdict if a measure does not exist, because there is no success to divide the cost by, or no tool
+    call.
+    """
     if name == "cost_per_success":
         return "Passed" if candidate_has_it else "Refused"
     return "TooFewRows" if name in OF_CALLS else "Error"
 
 
 def minimum(gate: Json, name: str, found: Values | None, ends: Sequence[float] | None) -> Check:
-    """Whether the metric reaches the minimum."""
+    """The condition that the metric reaches the minimum."""
     known = estimate(name, found) if found is not None and better_high(name) else None
     wanted = float(gate["minimum"])
     if known is None or found is None:
@@ -118,7 +127,7 @@ def minimum(gate: Json, name: str, found: Values | None, ends: Sequence[float] |
 
 
 def is_better(name: str, ours: Values, theirs: Values, least: float, ends: Sequence[float] | None) -> Check:
-    """Whether the difference, in the better direction, is shown to be above `least`."""
+    """The condition that the difference, in the better direction, is surely above `least`."""
     found, sign = difference(name, ours, theirs), 1 if better_high(name) else -1
     if found is None:
         return Check("TooFewRows")
@@ -134,5 +143,5 @@ def is_better(name: str, ours: Values, theirs: Values, least: float, ends: Seque
 
 
 def better_high(name: str) -> bool:
-    """Whether more of a measure is better."""
+    """Whether a higher value of a measure is better."""
     return name in BEST_HIGH or name.startswith(("pass_", "metric_"))

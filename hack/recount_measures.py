@@ -1,4 +1,4 @@
-"""What each measure of docs/evaluation.md is made of, counted from lines of the table of tries."""
+"""Computes the values of each measure of docs/evaluation.md from lines of the table of tries."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ COSTS, COUNTED = ("cost", "cost_per_success"), ("prompt_tokens", "cached_tokens"
 
 
 def word(name: str) -> str:
-    """A name as it is written in a measure's name."""
+    """A name with all characters replaced that a measure's name may not contain."""
     return re.sub(r"[^A-Za-z0-9_]", "_", name)
 
 
 def tool(name: str) -> str:
-    """A tool's name in a measure's name."""
+    """A tool's name as part of a measure's name."""
     return word(name)[:64] or "_"
 
 
 def apart(name: str) -> str:
-    """A metric of the environment in a measure's name: with a hash, if the name has to be changed."""
+    """An environment's metric as part of a measure's name, with a hash if the name must be changed."""
     short = word(name)[:64]
     return name if name and short == name else f"{short[:55]}_{sha256(name.encode()).hexdigest()[:8]}"
 
 
 def part(line: Line, name: str, cost: float) -> tuple[float, float] | None:
-    """What one try adds to numerator and denominator."""
+    """What one try adds to the numerator and denominator of a measure; None if it adds nothing."""
     scored, calls = line["outcome"] != "InfraError", dict(line["tool_calls_by_tool"])
     if name == "infra_error":
         return float(not scored), 1.0
@@ -65,7 +65,8 @@ def passed(lines: Sequence[Line], name: str) -> float | None:
 
 
 def values(lines: Sequence[Line], name: str, costs: Mapping[str, Decimal | None]) -> Values:
-    """A measure's values over some tries; empty if a try does not report it."""
+    """A measure's values over some tries. For costs and token counts, it is empty if a try does not have
+    them."""
     found: Values = {}
     if name in COSTS and any(costs[line["episode_id"]] is None for line in lines):
         return found

@@ -1,10 +1,10 @@
-"""Holds what MLflow shows of an evaluation against its report, which recount_eval.py counts again.
+"""Compares an evaluation's metrics in MLflow with its report, which recount_eval.py recomputes.
 
     recount_mlflow.py report.json TRACKING_URL EXPERIMENT
 
-Independent of Headway and of MLflow's client on purpose: the standard library alone. Every measure, every end
-of an interval and every paired difference of the report has to stand in the run of its candidate. Anything
-that differs is printed, and the exit status is 1.
+The script is independent of Headway and of MLflow's client on purpose. It uses only the standard library.
+Every measure, every end of an interval and every paired difference of the report must be in the run of its
+candidate. The script prints all differences, and exits with 1 if there are any.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ REQUEST_S = 30
 
 
 def ask(url: str, body: Json = None) -> Json:
-    """MLflow's answer; a POST where there is a body."""
+    """MLflow's answer to a GET request, or to a POST request if there is a body."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=REQUEST_S) as answer:
@@ -42,7 +42,7 @@ def ask(url: str, body: Json = None) -> Json:
 
 
 def runs(url: str, experiment: str, uid: str) -> dict[str, dict[str, float]]:
-    """Candidate -> name of a metric -> its value, of the runs of the job with this uid."""
+    """Candidate -> name of a metric -> its value, in the runs of the job with this uid."""
     api = url.rstrip("/") + "/api/2.0/mlflow"
     found = ask(f"{api}/experiments/get-by-name?experiment_name={quote(experiment, safe='')}")
     asked = {
@@ -59,7 +59,7 @@ def runs(url: str, experiment: str, uid: str) -> dict[str, dict[str, float]]:
 
 
 def usable(name: str) -> str:
-    """A task as it may stand in a metric's name: with a hash, if the name has to be changed or is taken."""
+    """A task's name as part of a metric's name. It gets a hash if it must be changed or is already taken."""
     digest = sha256(name.encode()).hexdigest()[:8]
     if TAKEN.fullmatch(name):
         return f"{name}_{digest}"
@@ -68,14 +68,14 @@ def usable(name: str) -> str:
 
 
 def plain(measure: str) -> str:
-    """A measure in a metric's name: with a hash, if it ends as the end of an interval does."""
+    """A measure's name as part of a metric's name. It gets a hash if it ends like the end of an interval."""
     if not re.fullmatch(r".*_(low|high|p_holm)", measure):
         return measure
     return f"{measure[:55]}_{sha256(measure.encode()).hexdigest()[:8]}"
 
 
 def expected(name: str, candidate: Json, report: Json) -> Iterator[tuple[str, float]]:
-    """What the run of a candidate has to show."""
+    """Names and values of the metrics that a candidate's run must have."""
     for task, measures in candidate["measures"].items():
         behind = "" if task == ALL else f"/{usable(task)}"
         for measure, estimate in measures.items():
@@ -111,7 +111,7 @@ def compare(report: Json, shown: Mapping[str, Mapping[str, float]]) -> tuple[int
 
 
 def main() -> int:
-    """Print what differs; 1 where anything does."""
+    """Print all differences. Return 1 if there are any."""
     parser = argparse.ArgumentParser(description="Holds what MLflow shows against an evaluation's report.")
     parser.add_argument("report")
     parser.add_argument("url")

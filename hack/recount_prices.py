@@ -1,7 +1,8 @@
-"""What tries cost, counted again from the table of tries and the report's price book.
+"""Recomputes the cost of tries from the table of tries and the report's price book.
 
-Independent of Headway on purpose, like recount_eval.py. A try's cost is unknown if
-the book has no price for one of its classes, or if the endpoint did not count an answer.
+The module is independent of Headway on purpose, like recount_eval.py. There are two reasons why the cost of a
+try may be unknown. The book may have no price for one of its classes, or the endpoint did not report the
+tokens of an answer.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ class Costs:
     def __init__(self, lines: Sequence[Line], entries: Sequence[Mapping[str, Any]]) -> None:
         self._entries = [(date.fromisoformat(entry["since"]), entry) for entry in entries]
         self.by_try = {line["episode_id"]: self._cost(line) for line in lines}
-        """Episode -> US dollars; None where they are not known."""
+        """Episode -> its cost in US dollars; None if the cost is not known."""
 
     def total(self, lines: Iterable[Line]) -> float | None:
-        """US dollars of some tries; None where those of one are not known."""
+        """US dollars of some tries; None if the cost of one of them is not known."""
         found = [self.by_try[line["episode_id"]] for line in lines]
         known = [cost for cost in found if cost is not None]
         return float(sum(known)) if len(known) == len(found) else None
 
     def bill(self, lines: Iterable[Line]) -> float:
-        """US dollars of all that has a price."""
+        """US dollars of all usage that has a price."""
         return float(sum(self._billed(line) for line in lines))
 
     def unpriced(self, lines: Iterable[Line]) -> list[str]:
-        """Classes that some tries used and that have no price."""
+        """Classes without a price that some tries used."""
         used = (each for line in lines for each in line["usage"] if each["quantity"])
         return sorted({named(each) for each in used if self._price(each) is None})
 
@@ -50,7 +51,8 @@ class Costs:
             )
 
     def _price(self, used: Line) -> Decimal | None:
-        """The price of one token or second of a class and model, on its day."""
+        """The price of one token or second of a class and model, on the day of the usage; None if there is
+        none."""
         first = self._entries[0][1]
         begun = [entry for since, entry in self._entries if since <= used["day"]] or [first]
         prices = of_model(begun[-1], used.get("model"))
@@ -61,12 +63,12 @@ class Costs:
 
 
 def named(used: Line) -> str:
-    """CLASS, or CLASS:MODEL."""
+    """The class of a usage, as CLASS or CLASS:MODEL."""
     return used["class"] if used.get("model") is None else f"{used['class']}:{used['model']}"
 
 
 def of_model(entry: Mapping[str, Any], model: str | None) -> Mapping[str, str]:
-    """Prices of a model; without one, those of the job's own."""
+    """An entry's prices of a model. With None, its prices of the job's own model."""
     if model is None:
         return entry["prices"]
     best: Mapping[str, str] = {}

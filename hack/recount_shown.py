@@ -1,6 +1,6 @@
-"""What an evaluation's status and /metrics show of its measures and its bill.
+"""Computes how an evaluation's status and /metrics must show its measures and its bill.
 
-Independent of Headway on purpose, like recount_eval.py.
+The module is independent of Headway on purpose, like recount_eval.py.
 """
 
 from __future__ import annotations
@@ -14,30 +14,31 @@ from recount_prices import Costs, Line
 
 Json = Any
 Part = tuple[str, ...]
-"""The name of a metric without its prefix, and its labels `class` and `model` if it has them."""
+"""The name of a metric without its prefix, followed by its labels `class` and `model` if it has them."""
 TOGETHER = ("evaluation", "endpoint", "judge")
-"""Classes with these beginnings are shown as one."""
+"""Prefixes of classes. All classes with the same prefix are shown as one."""
 FIELDS = ("prefill", "cachedPrefill", "sample", "train", "discarded", *TOGETHER)
 
 
 def kind(usage_class: str) -> str:
-    """The part of the bill that a class is shown in."""
+    """The part of the bill that shows a class."""
     found = next((name for name in TOGETHER if usage_class.startswith(name)), usage_class)
     return found.removesuffix("Seconds")
 
 
 def other_model(used: Mapping[str, Any]) -> str | None:
-    """The model of a line of usage; None for the job's own. An accelerator is not a model."""
+    """The model of a line of usage; None for the job's own model. For accelerators, the field is not a
+    model."""
     return None if used["class"] == "acceleratorSeconds" else used.get("model")
 
 
 def models(lines: Iterable[Line]) -> set[str]:
-    """Every other model that some lines used."""
+    """All models, except the job's own, that some lines used."""
     return {model for line in lines for each in line["usage"] if (model := other_model(each)) is not None}
 
 
 def in_status(total: Mapping[str, float]) -> dict[str, float]:
-    """The numbers of `status.usage` but cost: tokens by kind, and seconds of sandboxes."""
+    """The numbers of `status.usage` except cost: tokens by kind, and seconds of sandboxes."""
     found = {
         f"{name}Tokens": sum(round(amount) for of, amount in total.items() if kind(of) == name)
         for name in FIELDS
@@ -49,7 +50,7 @@ def in_status(total: Mapping[str, float]) -> dict[str, float]:
 def in_metrics(
     total: Mapping[str, float], cost: float, lines: Iterable[Line], bill: Costs
 ) -> dict[Part, float]:
-    """The numbers of `usage/*` and `cost/*` that are not 0."""
+    """The values of the metrics `usage/*` and `cost/*` that are not 0."""
     found: dict[Part, float] = {("usage_cost_usd",): cost}
     for name, amount in total.items():
         if not name.endswith("Seconds"):
@@ -64,7 +65,7 @@ def in_metrics(
 
 
 def read_metrics(text: str) -> dict[Part, float]:
-    """The same, from what /metrics answers."""
+    """The values of the metrics `usage/*` and `cost/*` that are not 0, from the text of /metrics."""
     gauge = re.compile(
         r"^[a-z]+_(usage_tokens_total|usage_sandbox_seconds_total|usage_cost_usd|cost_usd)\{(.*)\} (\S+)$",
         re.MULTILINE,
@@ -79,7 +80,7 @@ def read_metrics(text: str) -> dict[Part, float]:
 
 
 def in_a_line(estimate: Json) -> str | None:
-    """An estimate as kubectl shows it."""
+    """An estimate in the form that kubectl shows."""
     if estimate is None:
         return None
     if estimate["low"] is None:

@@ -1,4 +1,5 @@
-"""The statistics of docs/evaluation.md in plain Python, for `recount_eval.py`: none of Headway's own code."""
+"""The statistics of docs/evaluation.md in plain Python, for `recount_eval.py`. It uses none of Headway's
+code."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ SCORES = {"reward", "external_score", "completion", "format"}
 
 
 class Value(NamedTuple):
-    """What a try, or a row, adds to a measure."""
+    """What a try or a row adds to a measure: its cluster, and its parts of the numerator and denominator."""
 
     cluster: str
     top: float
@@ -28,14 +29,14 @@ Values = dict[tuple[int, int], Value]
 
 
 def is_share(name: str, found: Iterable[Value]) -> bool:
-    """Whether all values lie in 0..1, by definition or as they are."""
+    """Whether all values are in 0..1, by the measure's definition or in fact."""
     if name in SHARES or name.startswith("pass_"):
         return True
     bounded = all(0 <= value.top <= value.bottom for value in found)
     return bounded and (name in SCORES or name.startswith("metric_"))
 
 
-# Distributions, by the incomplete beta function's continued fraction (Lentz) and bisection.
+# Distributions: the incomplete beta function's continued fraction (Lentz), and bisection.
 
 
 def beta_cdf(a: float, b: float, x: float) -> float:
@@ -63,7 +64,7 @@ def beta_cdf(a: float, b: float, x: float) -> float:
 def bisected(
     function: Callable[[float], float], wanted: float, low: float, high: float, halvings: int = 200
 ) -> float:
-    """Where a growing function has the value `wanted`."""
+    """The argument at which an increasing function has the value `wanted`."""
     for _ in range(halvings):
         middle = (low + high) / 2
         if middle in (low, high):  # no number lies between them
@@ -83,14 +84,14 @@ def student(df: float, p: float) -> float:
 
 
 class Spread(NamedTuple):
-    """Variance of a mean, and its degrees of freedom."""
+    """Variance of a mean, and the degrees of freedom of this variance."""
 
     variance: float
     df: float
 
 
 def by_cluster(names: Sequence[str], numbers: Sequence[float]) -> list[float]:
-    """Sums, in the order in which the clusters first come."""
+    """Sums of `numbers` by cluster, in the order in which the clusters first occur."""
     sums: dict[str, list[float]] = {}
     for name, number in zip(names, numbers, strict=True):
         sums.setdefault(name, []).append(number)
@@ -98,12 +99,12 @@ def by_cluster(names: Sequence[str], numbers: Sequence[float]) -> list[float]:
 
 
 def settled(numbers: Sequence[float], scale: float) -> list[float]:
-    """Numbers, with 0 for what is rounding."""
+    """The numbers, with 0 instead of those that are only rounding errors."""
     return [0.0 if abs(number) < 1e-12 * scale else number for number in numbers]
 
 
 def correlation(names: Sequence[str], numbers: Sequence[float]) -> float:
-    """Correlation of values in a cluster, by the analysis of variance."""
+    """Correlation of values within a cluster, estimated by analysis of variance."""
     groups: dict[str, list[float]] = {}
     for name, number in zip(names, numbers, strict=True):
         groups.setdefault(name, []).append(number)
@@ -119,7 +120,7 @@ def correlation(names: Sequence[str], numbers: Sequence[float]) -> float:
 
 
 def clustered(residuals: Sequence[float], weights: Sequence[float], rho: float) -> Spread:
-    """CR2 for a weighted mean, with Satterthwaite's degrees of freedom under equal correlation."""
+    """CR2 variance of a weighted mean, with Satterthwaite's degrees of freedom under equal correlation."""
     total = fsum(weights)
     h = [min(w / total, 1 - 1e-9) for w in weights]
     scale = [1 / (sqrt(1 - leverage) * total) for leverage in h]
@@ -128,7 +129,7 @@ def clustered(residuals: Sequence[float], weights: Sequence[float], rho: float) 
     a = [s * each for s, each in zip(scale, v, strict=True)]
     b = [s * each for s, each in zip(scale, h, strict=True)]
     d, whole = [s * s * each for s, each in zip(scale, v, strict=True)], fsum(v)
-    # The matrix is diag(d) - ab' - ba' + whole * bb': its trace, and the trace of its square.
+    # Compute the trace of the matrix diag(d) - ab' - ba' + whole * bb', and the trace of its square.
     trace = fsum(d) - 2 * dot(a, b) + whole * dot(b, b)
     aa, ab, bb = dot(a, a), dot(a, b), dot(b, b)
     low_rank = 2 * (aa * bb + ab**2) - 4 * whole * ab * bb + (whole * bb) ** 2
@@ -142,7 +143,7 @@ def dot(a: Sequence[float], b: Sequence[float]) -> float:
 
 @cache
 def wilson(share: float, n: float, z: float) -> tuple[float, float, float]:
-    """Wilson's ends, and Clopper and Pearson's lower one."""
+    """Both ends of Wilson's interval, and the lower end of Clopper and Pearson's."""
     middle = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z * sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / (1 + z * z / n)
     fewer = n * (NORMAL / z) ** 2
@@ -153,7 +154,7 @@ def wilson(share: float, n: float, z: float) -> tuple[float, float, float]:
 
 
 def estimate(name: str, found: Values) -> dict[str, Any] | None:
-    """A measure of one candidate, as the report has it."""
+    """The estimate of one candidate's measure, with the fields of the report; None if there is none."""
     units = sorted(found)
     each = [found[unit] for unit in units]
     below = fsum(value.bottom for value in each)
@@ -185,7 +186,7 @@ def interval(
     mean: float,
     weights: Sequence[float],
 ) -> str | tuple[str, float, float, float]:
-    """Method and ends, or why there are none."""
+    """The method, both ends and the floor of an interval, or the reason why there is none."""
     if sum(w > 0 for w in weights) < 2:
         return "TooFewClusters"
     scale = max(map(abs, tops)) + abs(mean) * max(bottoms)
@@ -210,13 +211,13 @@ def interval(
     return "wilson-clustered", *wilson(mean, n, student(spread.df, 0.975))
 
 
-# The lower bound of bounded values: Gaffke's bound, by Imhof's integral.
+# The lower bound for means of bounded values: Gaffke's bound, computed by Imhof's integral.
 
 
 def least(means: Sequence[float], weights: Sequence[float], worst: float) -> float:
-    """The 2.5 % quantile of the mean under random weights, with one more cluster of the worst value.
+    """The 2.5 % quantile of the mean under random weights, with one added cluster.
 
-    That cluster is as large as the largest.
+    The added cluster has the worst value and the weight of the largest cluster.
     """
     points = Counter(zip(means, weights, strict=True))
     points[worst, max(weights)] += 1
@@ -230,7 +231,7 @@ def least(means: Sequence[float], weights: Sequence[float], worst: float) -> flo
 
 
 def negative(terms: Sequence[tuple[float, int]]) -> float:
-    """Chance that a sum of exponential variables, each times a coefficient, is below 0."""
+    """Probability that a weighted sum of exponential variables is below 0. `terms`: (coefficient, count)."""
     size = sqrt(fsum(count * a * a for a, count in terms))
     terms = [(a / size, count) for a, count in terms if a]
     middle = fsum(count * a for a, count in terms)
@@ -246,8 +247,10 @@ def negative(terms: Sequence[tuple[float, int]]) -> float:
 
 
 def least_value(found: Values, worst: float = 0.0) -> float:
-    """The bound for one candidate's values, by cluster. `worst`: lowest possible value, if no mean is
-    lower."""
+    """The lower bound of the mean of one candidate's values, by cluster.
+
+    `worst` is the lowest possible value. A lower mean of a cluster replaces it.
+    """
     each = list(found.values())
     names = [value.cluster for value in each]
     tops, weights = (by_cluster(names, [getattr(v, of) for v in each]) for of in ("top", "bottom"))
@@ -257,7 +260,7 @@ def least_value(found: Values, worst: float = 0.0) -> float:
 
 
 def least_gain(ours: Values, theirs: Values, sign: int, worst: float = -1.0) -> float:
-    """The bound for a paired difference, by cluster; ratios are linearised about the two means."""
+    """The lower bound of a paired difference, by cluster. Ratios are linearised at the two means."""
     units = sorted(ours.keys() & theirs.keys())
     names = [ours[u].cluster for u in units]
     total = [fsum(side[u].bottom for u in units) for side in (ours, theirs)]
@@ -275,7 +278,7 @@ def least_gain(ours: Values, theirs: Values, sign: int, worst: float = -1.0) -> 
 
 
 def difference(name: str, ours: Values, theirs: Values) -> dict[str, Any] | None:
-    """Candidate minus baseline over the units that both have; `p` is a pair: value and standard error."""
+    """Candidate minus baseline over their common tries or rows. `p` is a pair of value and standard error."""
     units = sorted(ours.keys() & theirs.keys())
     a, b = fsum(ours[u].bottom for u in units), fsum(theirs[u].bottom for u in units)
     if not units or min(a, b) <= 0:
@@ -319,7 +322,9 @@ def widened(
     plain: bool,
     share: bool,
 ) -> tuple[float, Spread | None]:
-    """The interval's centre and spread, with two made-up clusters where clusters differ alike."""
+    """The centre and spread of the interval. If many clusters have equal differences, it adds two made-up
+    clusters.
+    """
     k = len(weights)
     if k < 2 or not (any(residuals) or share):
         return centre, None
@@ -338,14 +343,18 @@ def widened(
 
 
 def commonest(means: Sequence[float]) -> float:
-    """Share of clusters that have the count difference, besides one."""
+    """Share of clusters that have the most common mean difference. One cluster is subtracted from both
+    numbers."""
     largest = max(map(abs, means)) or 1.0
     count = Counter(round(mean / largest, 9) for mean in means).most_common(1)[0][1]
     return (count - 1) / (len(means) - 1)
 
 
 def flips(shares: Sequence[float]) -> tuple[float, float]:
-    """Two-sided p value by sign flips, and its standard error beside the report's own draw: 0 if exact."""
+    """Two-sided p value by sign flips, and the standard error of its difference from the report's draw.
+
+    The error is 0 if the p value is exact.
+    """
     differ = [share for share in shares if share]
     if len(differ) < 2:
         return 1.0, 0.0
@@ -364,7 +373,7 @@ def flips(shares: Sequence[float]) -> tuple[float, float]:
 
 
 def holm(ps: Mapping[str, float]) -> dict[str, float]:
-    """Holm's corrected p values."""
+    """The p values with Holm's correction, by name."""
     found, least = {}, 0.0
     for rank, name in enumerate(sorted(ps, key=lambda name: ps[name])):
         least = found[name] = max(least, min(1.0, (len(ps) - rank) * ps[name]))

@@ -1,1 +1,1 @@
-"""Whether the learner computes the right results on an accelerator, and what it costs."""
+"""Checks whether the learner computes correct results on an accelerator, and measures time and memory."""

@@ -2,8 +2,8 @@
 
     python -m bench.accelerator [--only steps,attention,...] [--out FOLDER]
 
-A section that is not run keeps the results it has. It needs one NVIDIA GPU. With REHEARSE=1 everything runs
-small, on whatever there is: that shows that the program works, and nothing else.
+Sections that do not run keep their earlier results. The benchmark needs one NVIDIA GPU. With REHEARSE=1
+everything runs in a small size on any device. This shows only that the program works.
 """
 
 from __future__ import annotations

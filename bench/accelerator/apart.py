@@ -1,4 +1,4 @@
-"""How far two results are apart."""
+"""Measures how far two results differ."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Weights = Mapping[str, Tensor]
 
 
 def relative(found: Tensor, expected: Tensor) -> float:
-    """Norm of the difference over that of what was expected."""
+    """Norm of the difference divided by the norm of the expected tensor."""
     difference, size = (found.double() - expected.double()).norm(), expected.double().norm()
     return float(difference / size) if size else float(difference)
 
@@ -29,14 +29,15 @@ def numbers(found: Sequence[float], expected: Sequence[float], *, floor: float =
 
 
 def updates(found: Path, expected: Path) -> float:
-    """How far training's changes are from the expected ones. Both are paths without the ending."""
+    """Relative difference between the changes of the weights in two runs. Both are paths without the
+    ending."""
     mine, theirs = (_changed(path) for path in (found, expected))
     flat = [torch.cat([one[name].flatten() for name in sorted(theirs)]) for one in (mine, theirs)]
     return relative(*flat)
 
 
 def same(one: Path, other: Path) -> bool:
-    """Whether two files hold the same tensors, bit for bit."""
+    """Whether two files have the same tensors, bit for bit."""
     a, b = load_file(one), load_file(other)
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 

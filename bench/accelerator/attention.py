@@ -1,4 +1,4 @@
-"""Attention over packed rows on the accelerator, against plain arithmetic in float64."""
+"""Compares attention over packed rows on the accelerator with plain arithmetic in float64."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headway_trainer.attention import RowSpans
 
 LENGTHS = (1, 17, 128, 129, 129, 500, 1024, 3)
 ALLOWED = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
-"""Largest relative error of an output or a gradient."""
+"""Largest allowed relative error of an output or a gradient."""
 REPEATS = 4
 MEBIBYTE = 1 << 20
 FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -45,7 +45,7 @@ READ = prose("""
 
 @dataclass(frozen=True)
 class Shape:
-    """Heads of an attention layer."""
+    """Heads of an attention layer: of queries, of keys and values, the size of a head, and the window."""
 
     heads: int
     groups: int
@@ -115,7 +115,7 @@ def _error(name: str, shape: Shape, dtype: torch.dtype, device: torch.device) ->
     spans = RowSpans.of(LENGTHS, device)
     found = _with_gradients(lambda q, k, v: _call(name, shape, spans, q, k, v), given)
     expected = _with_gradients(lambda q, k, v: _plain(shape, q, k, v), [x.double() for x in given])
-    # This input has another row before its last one.
+    # These inputs differ only in the row before the last one.
     start = sum(LENGTHS[:-2])
     others = [x.clone() for x in given]
     for tensor in others:
@@ -200,7 +200,7 @@ def _call(name: str, shape: Shape, spans: RowSpans, *tensors: Tensor) -> Tensor:
 
 
 def _with_gradients(function: Callable[..., Tensor], given: list[Tensor]) -> list[Tensor]:
-    """The output, and the gradients of a weighted sum of it."""
+    """The output, and the gradients of a weighted sum of the output with respect to `given`."""
     inputs = [x.detach().requires_grad_() for x in given]
     out = function(*inputs)
     weights = torch.linspace(-1, 1, out.shape[1], device=out.device, dtype=out.dtype)
@@ -209,7 +209,7 @@ def _with_gradients(function: Callable[..., Tensor], given: list[Tensor]) -> lis
 
 
 def _plain(shape: Shape, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention in plain arithmetic: the softmax of each row, written out."""
+    """Attention in plain arithmetic, with the softmax of each row written out."""
     repeat = shape.heads // shape.groups
     parts = []
     for start, length in zip(

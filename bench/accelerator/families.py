@@ -1,4 +1,4 @@
-"""Which layout each model family gets on the accelerator, and whether its gradients equal the padded ones."""
+"""Shows the layout of each model family on the accelerator, and compares packed with padded gradients."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from headway_trainer.layout import choose
 from headway_trainer.policy import Policy, micro_batch
 
 ALLOWED = {torch.float32: 1e-4, torch.bfloat16: 0.05}
-"""Largest relative difference between the gradients of packed rows and of padded rows with the model's own
-attention. In bfloat16 each of them is some hundredths from the gradient in float32."""
+"""Largest allowed relative difference between the gradients of packed rows and of padded rows.
+
+The padded rows use the model's own attention. In bfloat16 each of the two gradients differs by some
+hundredths from the gradient in float32.
+"""
 COMMON: dict[str, Any] = {"hidden_size": 128, "intermediate_size": 192}
 EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -56,7 +59,7 @@ READ = prose("""
 
 
 def measure(folder: Path) -> Section:
-    """All families in both number formats."""
+    """Measure all families in both number formats."""
     rows = [_row(name, dtype) for dtype in ALLOWED for name in FAMILIES]
     packed = [row for row in rows if row["rows"] == "packed"]
     worst = max(row["gradient"] / row["allowed"] for row in packed)

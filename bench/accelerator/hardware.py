@@ -1,4 +1,4 @@
-"""The accelerator in words, with the versions that ran there beside those that the product pins."""
+"""Describes the accelerator, and the versions of packages that ran there beside the pinned versions."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ import torch
 from bench.support import machine
 
 REHEARSED = "REHEARSE"
-"""Variable that makes everything run small, on any device."""
+"""Environment variable that makes everything run in a small size, on any device."""
 PACKAGES = ("torch", "deepspeed", "transformers", "peft", "numpy", "safetensors", "tokenizers")
 GIBIBYTE = 1 << 30
 
 
 def rehearsing() -> bool:
-    """Whether this run is a rehearsal, whose numbers say nothing."""
+    """Whether this run is a rehearsal, whose numbers have no meaning."""
     return bool(os.environ.get(REHEARSED))
 
 
 def kind() -> str:
-    """What runs the learner here."""
+    """The kind of device that runs the learner on this machine: `cuda` or `cpu`."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def described() -> str:
-    """The machine and its accelerator."""
+    """The machine and its accelerator, as text."""
     if kind() == "cpu":
         return machine.described() + ": a rehearsal"
     found = torch.cuda.get_device_properties(0)
@@ -48,7 +48,8 @@ def versions() -> list[dict[str, str]]:
 
 
 def bridged() -> str:
-    """What `older/sitecustomize.py` changed in torch; empty if it changed nothing."""
+    """A sentence about the change that `older/sitecustomize.py` made to torch; empty if it changed
+    nothing."""
     from torch.nn.attention.varlen import varlen_attn
 
     if hasattr(varlen_attn, "__wrapped__"):

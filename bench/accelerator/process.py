@@ -1,4 +1,4 @@
-"""Compares a learner process that is killed and restarted on the accelerator with one that runs through."""
+"""Compares a learner process that is killed and restarted on the accelerator with an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ STEPS = 4
 KILLED_AT = 2
 """The learner is killed once this step is durable."""
 CLOSE = 0.02
-"""Largest relative difference of both runs' changes. Bits differ if kernels add in any order."""
+"""Largest allowed relative difference between the weight changes of both runs.
+
+Bits may differ, because some kernels add numbers in a random order.
+"""
 LORA: dict[str, Any] = {"lora": {"rank": 8, "alpha": 16}}
 KINDS: dict[str, dict[str, Any]] = {
     "LoRA, bfloat16": {**LORA, "dtype": "bfloat16"},
@@ -51,7 +54,7 @@ READ = prose(f"""
 
 @dataclass(frozen=True)
 class Life:
-    """The files that one learner left."""
+    """The results of one learner: its reports, its files and its log."""
 
     config: JobConfig
     reports: Mapping[int, StepReport]
@@ -64,7 +67,7 @@ class Life:
         return {name: tensor.float() for name, tensor in found.items()}
 
     def files(self, step: int) -> Path:
-        """A folder with the weights of `step`, whole."""
+        """A folder with the full weights or the adapter of `step`."""
         manifest = self.reports[step].weights
         if not manifest.chain:
             return Path(manifest.uri.removeprefix("file://"))
@@ -157,7 +160,7 @@ def _row(name: str, base: Path, calm: Life, killed: Life) -> Row:
 
 
 def _canary(base: Path, life: Life) -> float:
-    """Mean distance of the canary from the published files' own log-probabilities."""
+    """Mean difference between the canary's log-probabilities and those of the published files."""
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 

@@ -1,4 +1,4 @@
-"""Models of real shapes with random weights, episodes for them, and what a step on them has to compute."""
+"""Models of real shapes with random weights, episodes for them, and the operations that a step needs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LORA = Shape("Qwen3-8B", Size(4096, 36, 32, 8, 128, 12288), QWEN, tied=False, ep
 
 
 def scaled(shape: Shape) -> Shape:
-    """The shape, or a tiny one in a rehearsal."""
+    """The shape itself, or a tiny shape in a rehearsal."""
     return Shape("a rehearsal", TINY, 512, shape.tied, 6) if hardware.rehearsing() else shape
 
 
@@ -56,7 +56,7 @@ def model_of(shape: Shape, device: torch.device) -> Any:
 
 
 def episodes(shape: Shape) -> list[LearnerRow]:
-    """Episodes of 2 to 10 turns of unequal length, as with tools; one training row each."""
+    """Episodes of 2 to 10 turns of unequal length, as with tools. Each episode is one training row."""
     draw = random.Random(1)
     low = 8 if hardware.rehearsing() else 1
     made: list[list[Turn]] = [
@@ -73,17 +73,19 @@ def episodes(shape: Shape) -> list[LearnerRow]:
 
 
 def operations(shape: Shape, rows: Sequence[LearnerRow], adapter: int = 0) -> float:
-    """Floating-point operations that a step needs: nothing computed twice, attention's masked half left out,
-    the head only where a token is trained.
+    """Number of floating-point operations that a step needs.
+
+    It counts no recomputation, no masked half of attention, and the head only for trained tokens.
 
     Args:
-        adapter: number of the adapter's weights, if only they are trained; 0 if all weights are.
+        adapter: number of the adapter's weights, if only the adapter is trained; 0 if all weights are
+            trained.
     """
     size, tokens = shape.size, sum(each.length for each in rows)
     trained = sum(each.action_tokens for each in rows)
     frozen = 2.0 * shape.layers * tokens + 2.0 * shape.vocabulary * size.hidden * trained
     pairs = sum(each.length**2 / 2 for each in rows)
     attention = 4.0 * size.layers * size.heads * size.head_dim * pairs
-    # The gradients of inputs and of weights each cost as much as the forward pass.
+    # The gradients of the inputs cost as much as the forward pass, and so do the gradients of the weights.
     linear = 2 * frozen + 3 * 2.0 * adapter * tokens if adapter else 3 * frozen
     return linear + 3 * attention

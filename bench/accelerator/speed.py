@@ -1,5 +1,7 @@
-"""What a step costs on the accelerator: runs `train` in a process of its own, and makes sections of its
-results."""
+"""Measures the time and memory of a step on the accelerator.
+
+It runs `train` in a separate process, and makes sections of the results.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from bench.support.stats import shown
 GIBIBYTE = 1 << 30
 MEBIBYTE = 1 << 20
 LIMIT_S = int(os.environ.get("SECTION_SECONDS", "600"))
-"""Maximum seconds of one such process."""
+"""Maximum seconds of one process of `train`."""
 OF_BARE, OVER_TRL = 0.9, 1.5
 WITHIN = 0.1
 NAMES = {
@@ -27,7 +29,10 @@ NAMES = {
     "trl": "TRL: GRPOTrainer's loss, backward, clip, AdamW",
 }
 BYTES = {"full": (2 + 4 + 4 + 8, 0), "lora": (2 + 4 + 4 + 8, 2)}
-"""Bytes of a trained weight (bfloat16, float32, the sum of gradients, two moments), and of a frozen one."""
+"""Way of training -> bytes of a trained weight, and of a frozen weight.
+
+A trained weight has its value in bfloat16 and float32, the float32 sum of gradients, and two moments.
+"""
 
 READ = """
     Episodes have 2 to 10 turns of unequal length, and one row each. They are trained in bfloat16, with the
@@ -73,7 +78,7 @@ def lora(folder: Path) -> Section:
 
 
 def turns(folder: Path) -> Section:
-    """Measure one row over all turns, against one row for each turn."""
+    """Compare one training row over all turns with one training row for each turn."""
     found = _found("turns", folder)
     rows = [_turns(one) for one in found["found"]]
     return Section(

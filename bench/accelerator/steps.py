@@ -1,4 +1,4 @@
-"""The optimizer step on the accelerator against the same step on the CPU, and against itself."""
+"""Compares the optimizer step on the accelerator with the same step on the CPU, and with a repetition."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ from bench.support.report import Goal, Row, Section, Table, prose
 from headway_api.spec.algorithm import CORRECTIONS, LOSSES, REDUCTIONS
 
 VALUES, UPDATES = 1e-4, 1e-3
-"""Largest errors in float32: of loss, gradient norm and metrics; and of the trained weights."""
+"""Largest allowed errors in float32: of loss, gradient norm and metrics, and of the updates of weights."""
 WORSE = 1.5
-"""Largest error in bfloat16, in multiples of the error of the CPU's bfloat16; both are against float32."""
+"""Largest allowed error in bfloat16, as a multiple of the error in bfloat16 on the CPU. Both compare with
+float32.
+"""
 LEAST = 0.01
-"""An error of bfloat16 below this is not compared: it is a few roundings."""
+"""Smaller errors of the CPU's bfloat16 count as this number, because they are only a few roundings."""
 LORA = {"lora": True}
 HIDDEN = {"CUDA_VISIBLE_DEVICES": ""}
-"""Hides the accelerators from a process."""
+"""Environment variables that hide the accelerators from a process."""
 Variants = dict[str, dict[str, Any]]
 
 
 def float32() -> Variants:
-    """Variants with every loss, correction, reduction and term, and every way to spread them."""
+    """Variants in float32: every loss, correction, reduction and further term, and every ZeRO stage."""
     stage: dict[str, Any] = {"zeroStage": 1}
     found: Variants = {f"{loss}": stage | {"algorithm": {"loss": loss}} for loss in LOSSES}
     found |= {f"{loss}, lora": stage | LORA | {"algorithm": {"loss": loss}} for loss in LOSSES}
@@ -54,7 +56,7 @@ def float32() -> Variants:
 
 
 def bfloat16() -> Variants:
-    """Variants with every loss, and every way to spread the optimizer that bfloat16 allows."""
+    """Variants in bfloat16: every loss, and every ZeRO stage that bfloat16 allows."""
     stage: dict[str, Any] = {"zeroStage": 2, "dtype": "bfloat16", "save": True}
     found: Variants = {f"bf16 {loss}": stage | {"algorithm": {"loss": loss}} for loss in LOSSES}
     found |= {f"bf16 {loss}, lora": stage | LORA | {"algorithm": {"loss": loss}} for loss in LOSSES}
@@ -79,8 +81,10 @@ READ = prose(f"""
 
 
 def measure(folder: Path) -> Section:
-    """Run all variants in three processes, one on the CPU and two on the accelerator, and then resume
-    them."""
+    """Run all variants in three processes, one on the CPU and two on the accelerator.
+
+    Then another process resumes the variants with a saved state.
+    """
     model = write_model(folder / "base")
     given = {_key(name): settings | {"state": True} for name, settings in (float32() | bfloat16()).items()}
     plain = {f"{key}-plain": _plain(s) for key, s in given.items() if "dtype" in s}
@@ -169,7 +173,7 @@ def _compared(one: Path, other: Path) -> str:
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a step in float32; its micro-batches do not change the result."""
+    """The settings of the same step in float32."""
     return {name: value for name, value in settings.items() if name not in ("dtype", "save")}
 
 

@@ -51,7 +51,7 @@ FEW = 256
 
 
 class Ours:
-    """The learner's parts around a model, assembled as in the learner."""
+    """The learner's parts for a model, assembled as in the learner."""
 
     def __init__(self, shape: Shape, way: str, folder: Path) -> None:
         self.ranks = one_rank()
@@ -67,7 +67,7 @@ class Ours:
         return self.parts._choice
 
     def step(self, rows: Sequence[LearnerRow]) -> StepResult:
-        """One whole step, from training rows to new weights."""
+        """Take one whole step, from training rows to new weights."""
         parts = self.parts
         return optimizer_step(
             parts.engine,
@@ -80,11 +80,14 @@ class Ours:
 
 
 class Packed:
-    """The learner's own micro-batches through the bare model: forward, cross-entropy of the action tokens,
-    backward, clip, AdamW on the weights as they are."""
+    """Runs the learner's micro-batches through the bare model.
+
+    A step is forward, cross-entropy of the action tokens, backward, clip, and AdamW on the weights in their
+    own number format.
+    """
 
     def __init__(self, model: Any, rows: Sequence[LearnerRow], ours: Ours) -> None:
-        """Takes `model` over."""
+        """Changes `model`, which the caller must no longer use."""
         self._bare = without_adapter(model)
         attention.install(self._bare, ours.choice.attention)
         self._trained = [p for p in model.parameters() if p.requires_grad]
@@ -96,7 +99,7 @@ class Packed:
         self._tokens = sum(each.action_tokens for each in rows)
 
     def step(self) -> None:
-        """One optimizer step."""
+        """Take one optimizer step."""
         for part in self._parts:
             assert part.spans is not None
             logits = self._bare(
@@ -114,7 +117,10 @@ class Packed:
 
 
 def spec_of(way: str, folder: Path) -> RLTrainingJobSpec:
-    """The spec of a job that trains `way` in bfloat16, all else as by default."""
+    """The spec of a job that trains in bfloat16: an adapter if `way` is `lora`, else all weights.
+
+    All other settings are the defaults.
+    """
     lora = ADAPTER if way == "lora" else None
     config = rig.job(folder, folder, lora=lora, dtype="bfloat16", optimizer={"learningRate": RATE})
     learner = config.spec.learner
@@ -131,8 +137,10 @@ def trained(shape: Shape, spec: RLTrainingJobSpec, device: torch.device) -> Any:
 
 
 def speed(way: str, folder: Path, target: Path) -> None:
-    """Measure everything about one model. The results so far are written to `target` before TRL runs, which
-    may take too long."""
+    """Measure everything about one model.
+
+    It writes intermediate results to `target` before TRL runs, because TRL may take too long.
+    """
     shape = shapes.scaled(shapes.LORA if way == "lora" else shapes.FULL)
     rows = shapes.episodes(shape)
     _say("model")
@@ -169,11 +177,11 @@ def speed(way: str, folder: Path, target: Path) -> None:
     _say("publish")
     found["publish"] = published(ours, rows, folder / "published")
     target.write_text(json.dumps(found | late))
-    if way == "lora":  # a checkpoint of full weights has 14 bytes a weight: minutes on a slow disk
+    if way == "lora":  # a checkpoint of full weights has 14 bytes a weight, which takes minutes on a slow disk
         _say("checkpoint")
         found["checkpoint"] = checkpoint(ours, rows, folder / "checkpoint")
         target.write_text(json.dumps(found | late))
-    # A pair of its own: TRL's first step alone may take a minute.
+    # Compare TRL separately, because its first step alone may take a minute.
     compared = sides(("ours", "trl"), ours, shape, rows)
     found["beside"] = compared["seconds"]
     found["failed"] |= compared["failed"]
@@ -181,8 +189,10 @@ def speed(way: str, folder: Path, target: Path) -> None:
 
 
 def sides(names: Sequence[str], ours: Ours, shape: Shape, rows: Sequence[LearnerRow]) -> dict[str, Any]:
-    """Seconds of a step of each side. The sides take turns, after one uncounted step each. A side that does
-    not fit into memory has no number."""
+    """Seconds of a step of each side. The sides take turns, after one uncounted step each.
+
+    A side that fails, for example because it does not fit into memory, has only the reason.
+    """
     device = ours.ranks.device
     made: dict[str, Callable[[], Callable[[], Any]]] = {
         "ours": lambda: lambda: ours.step(rows),
@@ -213,8 +223,10 @@ def sides(names: Sequence[str], ours: Ours, shape: Shape, rows: Sequence[Learner
 
 
 def _theirs(ours: Ours, shape: Shape, rows: Sequence[LearnerRow]) -> Callable[[], Any]:
-    """A function that takes one step of TRL, with all of torch's attention. The learner's process forbids
-    cuDNN's."""
+    """A function that takes one step of TRL, with all of torch's attention kernels.
+
+    The learner forbids cuDNN's kernel in this process, so the function allows it during the step.
+    """
     device = ours.ranks.device
     model = without_adapter(_checkpointed(trained(shape, ours.spec, device)))
     theirs = Trl(model, rows, str(device))
@@ -230,8 +242,11 @@ def _theirs(ours: Ours, shape: Shape, rows: Sequence[LearnerRow]) -> Callable[[]
 
 
 def published(ours: Ours, rows: Sequence[LearnerRow], folder: Path) -> list[dict[str, Any]]:
-    """Publish versions, with a step between two: how long each stops training. Also whether the version that
-    a server loads has the bytes of the tensors on the accelerator."""
+    """Publish versions, with a step between two of them.
+
+    It measures how long each publication stops training. It also checks whether the version that a server
+    loads has the bytes of the tensors on the accelerator.
+    """
     found: list[dict[str, Any]] = []
     held: VersionOnDisk | None = None
     for number in range(VERSIONS):
@@ -247,7 +262,7 @@ def published(ours: Ours, rows: Sequence[LearnerRow], folder: Path) -> list[dict
 def _version(
     ours: Ours, version: PolicyVersion, folder: Path, held: VersionOnDisk | None
 ) -> tuple[VersionOnDisk, dict[str, Any]]:
-    """Publish a version, and load it like a server that holds the version before."""
+    """Publish a version, and load it like a server that holds the previous version."""
     store, parts, device = FileStore(), ours.parts, ours.ranks.device
     uri = f"file://{folder}/{version.step:06d}"
     _wait()
@@ -268,7 +283,7 @@ def _version(
 
 
 def _equal(model: Any, manifest: WeightsManifest, taken: Path) -> bool:
-    """Whether the files hold the bits of the tensors on the accelerator, all of them."""
+    """Whether the files have all tensors that are on the accelerator, bit for bit."""
     lora = manifest.kind == "lora"
     files = load_file(taken / (WEIGHTS if lora else "model.safetensors"))
     expected: dict[str, Tensor] = {
@@ -280,8 +295,11 @@ def _equal(model: Any, manifest: WeightsManifest, taken: Path) -> bool:
 
 
 def checkpoint(ours: Ours, rows: Sequence[LearnerRow], folder: Path) -> dict[str, Any]:
-    """How long a snapshot in a folder stops training, and whether the engine that loads it has its bits. Also
-    whether the same step, taken twice from the snapshot, ends with the same bits."""
+    """Measure how long a snapshot stops training, and check it.
+
+    It checks whether an engine that loads the snapshot has the same bits. It also checks whether the same
+    step, taken twice from the snapshot, ends with the same bits.
+    """
     before = ours.parts.engine.state()
     _wait()
     began = time.perf_counter()
@@ -383,7 +401,7 @@ def _peak() -> int:
 
 
 def main() -> None:
-    """Measure turns, or one way to train, and write the result to a file."""
+    """Measure rows and turns, or one way to train, and write the result to a file."""
     way, folder, target = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
     if way == "turns":
         target.write_text(json.dumps(turns(folder)))

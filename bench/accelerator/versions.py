@@ -1,4 +1,4 @@
-"""The versions that ran, and the accelerator's peak rate."""
+"""Lists the versions of packages that ran, and measures the accelerator's peak rate."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def measure(folder: Path) -> Section:
 
 
 def product(size: int = SIZE) -> float:
-    """Operations a second of a large matrix product in bfloat16."""
+    """Floating-point operations per second of a large matrix product in bfloat16."""
     device = hardware.kind()
     a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
     for _ in range(3):

@@ -1,9 +1,10 @@
-"""A model with weights written by hand, so that it solves a case and every side samples the same tokens.
+"""A model with handwritten weights, which solves a case, so that every side samples the same tokens.
 
-Its shape is Qwen3's, and so are its costs: every matrix is multiplied. Its words are tokens of their own, and
-each token has one successor. A turn is a chain of them, from the newline that opens it to the token that ends
-it. One attention head looks for the token that ends the tool's last answer. If the conversation has it, a
-turn begins with the answer's first word instead of the call's.
+It has Qwen3's shape and computing costs, because every matrix is still multiplied. Each of its words is one
+token, and each token has one successor. A turn is a chain of tokens, from the newline after the turn's header
+to the end-of-turn token. One attention head looks for the token that ends the tool's last answer. If the
+conversation contains this token, the turn begins with the first word of the final answer, and otherwise with
+that of a call.
 """
 
 from __future__ import annotations
@@ -31,31 +32,36 @@ CALL = (
     "</tool_call>",
 )
 TURN_TOKENS = 64
-"""Maximum tokens of a turn; no turn has so many."""
+"""Maximum tokens of a turn. Every turn is shorter, so none is truncated."""
 CERTAIN = 100.0
-"""Weight of the successor in a chain, relative to the first word of a call."""
+"""Logit weight of the successor in a chain, relative to the weight of a call's first word, which is 1."""
 SEEN = 6000.0
-"""Divided by the conversation's tokens, the weight of the answer's first word once the last step was read. It
-is between 1 and CERTAIN for 60 to 6,000 tokens."""
-# Qwen3's template puts a newline between reasoning and a call, which the model did not sample. A client that
-# sends text would then have other tokens in its history, and fewer cached tokens.
+"""Logit weight of the answer's first word, times the conversation's tokens, once the last step was read.
+
+For 60 to 6,000 tokens, the weight is between 1 and CERTAIN.
+"""
+# Qwen3's template puts a newline between reasoning and a call. The model does not sample this newline. So the
+# history of a client that sends text would have different tokens, and fewer of them would be cached.
 TEMPLATE = QWEN3_TEMPLATE.replace("(loop.first and message.content) or not loop.first", "not loop.first")
 
 
 def words(text: str) -> list[str]:
-    """Words, each with the blank before it."""
+    """The words of a text, each with the blank before it."""
     return re.findall(r"^\S+|\s\S+", text)
 
 
 def chains() -> tuple[list[str], list[str]]:
-    """Texts of the tokens of a turn that calls, and of one that answers; each ends with the end of turn."""
+    """The token texts of a turn with a tool call, and of a turn with the final answer.
+
+    Each ends with the end-of-turn token.
+    """
     call, answer = [*words(REASONING), *CALL], words(procedure.ANSWER)
     assert len({*call, *answer}) == len(call) + len(answer), "every token of the two turns has one successor"
     return [*call, "<|im_end|>"], [*answer, "<|im_end|>"]
 
 
 def write_tokenizer(folder: Path) -> Any:
-    """The toy tokenizer with the model's words as tokens of their own."""
+    """Write the toy tokenizer, with each of the model's words as one token."""
     from tokenizers import AddedToken
 
     found = tokenizer(folder, TEMPLATE)
@@ -68,7 +74,7 @@ def write_tokenizer(folder: Path) -> Any:
 
 
 def write_model(folder: Path, size: Size) -> Path:
-    """Write config, weights (float32, untied) and tokenizer; returns `folder`."""
+    """Write config, weights (float32, untied) and tokenizer. Return `folder`."""
     import torch
     from transformers import Qwen3ForCausalLM
 
@@ -87,7 +93,7 @@ def write_model(folder: Path, size: Size) -> Path:
 
 
 def _silence(model: Any) -> None:
-    """Make the layers' outputs 0, so that each token keeps its own embedding."""
+    """Make the outputs of all layers 0, so that each token keeps its own embedding."""
     for layer in model.model.layers:
         layer.self_attn.o_proj.weight.zero_()
         layer.mlp.down_proj.weight.zero_()
@@ -99,7 +105,8 @@ def _speak(model: Any, chains: Sequence[Sequence[int]], newline: int, last: int)
     embeddings.zero_()
     head.zero_()
     call, answer = chains
-    # One dimension for each token with a successor, for `last`, for having seen `last`, and for the rest.
+    # Use one dimension for each token with a successor, one for `last`, one that says that `last` was seen,
+    # and one for all other tokens.
     own = {token: n for n, token in enumerate([newline, *call[:-1], *answer[:-1]])}
     marked, seen, rest = len(own), len(own) + 1, len(own) + 2
     assert rest < embeddings.shape[1], "more tokens than dimensions"
@@ -113,9 +120,10 @@ def _speak(model: Any, chains: Sequence[Sequence[int]], newline: int, last: int)
     head[call[0], own[newline]] = 1.0
     head[answer[0], seen] = 1.0
     looking = model.model.layers[0].self_attn
-    # Queries of 0 weigh all tokens equally: the head's value is the share of `last` among them.
+    # Queries of 0 weigh all tokens equally. So the head's output is the share of `last` among the tokens.
     looking.q_proj.weight.zero_()
     looking.v_proj.weight.zero_()
     looking.v_proj.weight[0, marked] = 1.0
-    # The norm before the layer makes the single 1 of an embedding the square root of the dimensions.
+    # The norm before the layer turns the single 1 of an embedding into the square root of the number of
+    # dimensions.
     looking.o_proj.weight[seen, 0] = SEEN / embeddings.shape[1] ** 0.5

@@ -1,8 +1,8 @@
-"""The coordinator of one evaluation as a process of its own, without a cluster.
+"""Runs the coordinator of one evaluation as a process, without a cluster.
 
-    python -m bench.evaluation.headway_side JSON     prints what its episodes took, as JSON
+    python -m bench.evaluation.headway_side JSON     prints the time of its episodes, as JSON
 
-It is the coordinator's own program, except for where its servers are found and that its status goes to a
+It is the coordinator's own program with two changes: the rollout server is given, and the status goes to a
 file.
 """
 
@@ -37,7 +37,7 @@ from headway_coordinator.lifetime import serve
 
 @dataclass(frozen=True)
 class Settings:
-    """What a cluster would tell the coordinator."""
+    """The settings that the coordinator would get from a cluster."""
 
     job: dict[str, Any]
     engine: str
@@ -51,14 +51,14 @@ class Settings:
 
 
 class Timed(Evaluation):
-    """Notes when the first episode begins, and when the last group is durable and on the bill."""
+    """Records when the first episode begins, and when the last group is durable and billed."""
 
     began: tuple[float, float] | None = None
     ended: tuple[float, float] | None = None
     in_episodes = 0.0
-    """Seconds of all episodes."""
+    """Sum of the seconds of all episodes."""
     in_calls = 0.0
-    """Seconds of the episodes in calls to vLLM."""
+    """Seconds that the episodes spent in calls to vLLM."""
 
     async def _counted(self, *arguments: Any) -> EpisodeRecord:
         Timed.began, started = Timed.began or now(), time.monotonic()
@@ -73,7 +73,7 @@ class Timed(Evaluation):
 
 
 async def timed_call(http: aiohttp.ClientSession, method: str, url: str, **options: Any) -> Any:
-    """The coordinator's call to vLLM."""
+    """The coordinator's call to vLLM, with its time measured."""
     started = time.monotonic()
     try:
         return await call(http, method, url, **options)
@@ -82,7 +82,7 @@ async def timed_call(http: aiohttp.ClientSession, method: str, url: str, **optio
 
 
 def now() -> tuple[float, float]:
-    """Seconds, and CPU seconds of this process."""
+    """The monotonic time in seconds, and the CPU seconds of this process."""
     return time.monotonic(), time.process_time()
 
 

@@ -1,9 +1,9 @@
-"""Inspect AI on the same task: its own task, tool, loop and scorer, and its provider for vLLM.
+"""Runs the same task in Inspect AI, with its own task, tool, loop and scorer, and its provider for vLLM.
 
-    python -m bench.evaluation.inspect_side JSON     prints what it took, as JSON
+    python -m bench.evaluation.inspect_side JSON     prints the time and the totals, as JSON
 
-Its tool runs in its own process; Headway's runs in a sandbox an episode. Its log goes to a folder of this
-machine; Headway writes to S3. Everything else is Inspect AI's default.
+Inspect AI's tool runs in its own process, while Headway's runs in a sandbox per episode. Inspect AI's log
+goes to a folder of this machine, while Headway writes to S3. All other settings are Inspect AI's defaults.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bench.evaluation.environment import procedure
 
 @dataclass(frozen=True)
 class Settings:
-    """The server, and the work."""
+    """The server and the work."""
 
     url: str
     """vLLM's URL, up to and including /v1."""
@@ -45,17 +45,17 @@ class Settings:
 
 
 marks: list[tuple[float, float]] = []
-"""Times at which an episode began or had been judged."""
+"""Times at which an episode began or was scored."""
 
 
 def now() -> tuple[float, float]:
-    """Seconds, and CPU seconds of this process."""
+    """The monotonic time in seconds, and the CPU seconds of this process."""
     return time.monotonic(), time.process_time()
 
 
 @tool
 def next_step() -> Tool:
-    """The procedure, as the sandbox's environment reads it out."""
+    """A tool that returns the procedure step by step, as the sandbox's environment does."""
 
     async def execute(about: str) -> str:
         """Read the next step of the procedure.
@@ -85,7 +85,7 @@ def opened() -> Solver:
 
 @scorer(metrics=[accuracy(), stderr()])
 def solved() -> Scorer:
-    """A scorer: whether the answer is the one to which the procedure leads."""
+    """A scorer that compares the answer with the procedure's answer."""
 
     async def score(state: TaskState, target: Target) -> Score:
         answer = state.output.completion
@@ -112,8 +112,8 @@ def task(rows: int) -> Task:
 
 
 async def prime(settings: Settings, first: Sample) -> None:
-    """Make vLLM cache the common beginning of all episodes, as for the other sides before their clocks
-    start."""
+    """Make vLLM cache the common beginning of all episodes, as for the other sides, before the
+    measurement."""
     model = get_model(f"vllm/{settings.model}", base_url=settings.url, api_key=settings.key, memoize=False)
     assert not isinstance(first.input, str)
     short = GenerateConfig(temperature=0.0, max_tokens=1)
@@ -121,7 +121,7 @@ async def prime(settings: Settings, first: Sample) -> None:
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """One evaluation, timed from the first episode's beginning to the last one's judgement."""
+    """Run one evaluation, timed from the beginning of the first episode to the scoring of the last one."""
     config = GenerateConfig(temperature=0.0, max_tokens=settings.max_tokens, max_connections=settings.places)
     measured = task(settings.rows)
     asyncio.run(prime(settings, measured.dataset[0]))
@@ -137,7 +137,7 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def totals(log: EvalLog) -> dict[str, Any]:
-    """Totals of what was sampled."""
+    """Totals over all episodes: times, turns, tokens and successes."""
     assert log.status == "success", log.error
     samples = log.samples or []
     assert not any(sample.error for sample in samples), "an episode failed"

@@ -1,8 +1,8 @@
-"""vLLM alone: requests that are known in advance, each sent once the one before is answered.
+"""Measures vLLM alone, with requests that are known in advance. Each waits for the answer before it.
 
-    python -m bench.evaluation.limit_side JSON     prints what it took, as JSON
+    python -m bench.evaluation.limit_side JSON     prints the time and the totals, as JSON
 
-Bodies are encoded before the clock starts, and answers read after it has stopped.
+Bodies are encoded before the measurement, and answers are parsed after it.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ JSON_BODY = {"Content-Type": "application/json"}
 
 @dataclass(frozen=True)
 class Settings:
-    """The server, and the work."""
+    """The server and the work."""
 
     url: str
     key: str
     """The key of vLLM's port."""
     plan: str
-    """File with the requests' bodies and the tokens of their answers, by episode and turn."""
+    """File with the bodies of the requests and the tokens of their answers, by episode and turn."""
     places: int
-    """Episodes at once."""
+    """Number of concurrent episodes."""
 
 
 async def episode(
     http: aiohttp.ClientSession, url: str, headers: dict[str, str], bodies: list[bytes]
 ) -> list[bytes]:
-    """Answers to one episode's requests, one after the other."""
+    """Send the requests of one episode one after another, and return the answers."""
     found = []
     for body in bodies:
         async with http.post(url, data=body, headers=headers) as answer:
@@ -49,7 +49,7 @@ async def episode(
 
 
 async def run(settings: Settings, plan: list[list[dict[str, Any]]]) -> dict[str, Any]:
-    """Every episode, in order."""
+    """Run all episodes, in order."""
     encoded = [[json.dumps(turn["body"]).encode() for turn in turns] for turns in plan]
     left: Iterator[tuple[int, list[bytes]]] = iter([*enumerate(encoded)])
     answers: dict[int, list[bytes]] = {}
@@ -71,7 +71,7 @@ async def run(settings: Settings, plan: list[list[dict[str, Any]]]) -> dict[str,
     sampled = [[json.loads(text)["choices"][0]["token_ids"] for text in answers[n]] for n in range(len(plan))]
     wanted = [[turn["sampled"] for turn in turns] for turns in plan]
     return spent | {
-        # Between two calls this side does nothing.
+        # This side does nothing between two calls, so both times are equal.
         "in_episodes": in_episodes,
         "in_calls": in_episodes,
         "episodes": len(plan),

@@ -1,4 +1,4 @@
-"""The requests that an evaluation sent to vLLM, from its records: those of each episode, in order."""
+"""Reconstructs the requests that an evaluation sent to vLLM from its records, by episode and in order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SALT = "limit"
 
 @dataclass(frozen=True)
 class Call:
-    """One turn's request, and the tokens that were sampled for it."""
+    """The request of one turn, and the tokens that were sampled for it."""
 
     prompt: list[int]
     sampled: list[int]
@@ -25,7 +25,7 @@ class Call:
 
 
 def calls(episode: EpisodeRecord, sampling_seed: int) -> list[Call]:
-    """The requests of an episode. Each but the first depends on the answer before it.
+    """The requests of an episode. Each one except the first depends on the answer before it.
 
     Raises:
         ValueError: the episode has turns that do not extend one another, so its rows do not show the prompts.

@@ -1,19 +1,19 @@
-"""Sets up the Python environment of a checkout: locked, hashed, kept outside the repository.
+"""Sets up the Python environment of a checkout: from hashed locks, in a folder outside the repository.
 
-    env.py venv         create it (does nothing when it is there)
-    env.py path         print where it is
-                        (--oracles: both for the one that has verl and trl beside everything else)
+    env.py venv         create the environment, unless it exists
+    env.py path         print its folder
+                        (both with --oracles: the environment that also has verl and trl)
     env.py guest NAME   create a guest's environment and print its python
-    env.py tool NAME    the same for a tool of this repository that has an environment of its own
+    env.py tool NAME    create the environment of one of this repository's tools and print its python
     env.py lock         resolve pyproject.toml again into requirements/*.txt (--upgrade takes newer versions;
-                        --guest NAME or --tool NAME resolves that one alone)
+                        --guest NAME or --tool NAME resolves only that lock)
 
-A guest is somebody else's program that the tests run as its users do: an agent, or a library to compare
-with. It has an environment of its own, without this repository, so that neither bends the other's versions.
+A guest is another project's program that the tests run as its users do: an agent, or a library to compare
+with. It has its own environment without this repository, so that neither restricts the other's versions.
 
-The interpreter is Debian's own /usr/bin/python3 and not whichever comes first on PATH. The base image has
-the same one at the same path, so a pod on this machine can mount the environment read-only and run it.
-Standard library only: this runs before anything is installed.
+The interpreter is Debian's own /usr/bin/python3, and not the first one on PATH. The base image has the same
+interpreter at the same path. So a pod on this machine can mount the environment read-only and run it. This
+file uses only the standard library, because it runs before anything is installed.
 """
 
 from __future__ import annotations
@@ -63,15 +63,15 @@ GUESTS: dict[str, tuple[str, ...]] = {
     "smolagents": (),
     "strands": (),
     "suite": ("-c", "requirements/all.txt"),
-    # Only files of these packages are read.
+    # Tests only read files of these packages, so their dependencies are not needed.
     "templates": ("--no-deps",),
-    # torch and what comes with it is gigabytes: the versions that are there already.
+    # torch and its dependencies take gigabytes, so use the versions that are installed already.
     "tinker": (
         *("-c", "requirements/all.txt", "--excludes", "requirements/excludes.txt"),
         *("--excludes", "requirements/guests/tinker-excludes.txt"),
     ),
 }
-"""Name -> how its requirements/guests/NAME.in is resolved."""
+"""Guest's name -> further arguments for resolving its requirements/guests/NAME.in."""
 FILES = ("wheel.cmake=false", "wheel.packages=vendor/llama.cpp/models")
 INSTALLS: dict[str, tuple[str, ...]] = {
     # Install only the templates and vocabularies of this package's source, and compile nothing.
@@ -79,11 +79,11 @@ INSTALLS: dict[str, tuple[str, ...]] = {
         word for setting in FILES for word in ("--config-settings-package", f"llama-cpp-python:{setting}")
     ),
 }
-"""Name -> further options of its installation."""
+"""Guest's name -> further options of its installation."""
 
 
 TOOLS = ("audit", "docs")
-"""Programs that look at this repository from outside: requirements/NAME.in."""
+"""Programs that examine this repository from an environment of their own; see requirements/NAME.in."""
 
 
 class SetupError(Exception):
@@ -103,9 +103,10 @@ def step(what: str) -> Iterator[None]:
 
 
 def run(command: Sequence[str | Path], **env: str) -> None:
-    """Run a command from the repository root; its output goes to stderr, so that stdout stays an answer."""
+    """Run a command in the repository's root. Its output goes to stderr, so that stdout has only results."""
     words = [str(word) for word in command]
-    # A machine's own wheel folder would enter the locks and make two machines resolve differently.
+    # Remove a machine's own wheel folder: it would get into the locks, and two machines would resolve
+    # differently.
     clean = {
         k: v for k, v in os.environ.items() if k not in ("PIP_FIND_LINKS", "UV_FIND_LINKS", "VIRTUAL_ENV")
     }
@@ -115,7 +116,11 @@ def run(command: Sequence[str | Path], **env: str) -> None:
 
 
 def require_venv_module() -> None:
-    """Install Debian's python3-venv where it is missing, or say that it is."""
+    """Install Debian's python3-venv if it is missing.
+
+    Raises:
+        SetupError: it is missing, and this process cannot install it.
+    """
     if (
         subprocess.run([PYTHON, "-c", "import ensurepip, venv"], capture_output=True, check=False).returncode
         == 0
@@ -129,7 +134,7 @@ def require_venv_module() -> None:
 
 
 def bootstrap_uv() -> Path:
-    """Install the pinned uv into a small environment of its own."""
+    """Install the pinned uv into a small environment of its own, and return the path of uv."""
     lock = REQUIREMENTS / "bootstrap.txt"
     home = CACHE / f"uv-{digest(lock)}"
     uv = home / "bin" / "uv"
@@ -152,7 +157,7 @@ def digest(*files: Path, salt: str = "") -> str:
 
 @dataclass(frozen=True)
 class Environment:
-    """What is installed where; with `ours`, this checkout too."""
+    """An environment: its locks, and with `ours` also this checkout as an editable install."""
 
     name: str
     locks: tuple[Path, ...]
@@ -162,7 +167,7 @@ class Environment:
 
     @property
     def folder(self) -> Path:
-        """One a lock; ours also one a checkout, which its editable install points at."""
+        """Folder of the environment. It depends on the locks, and with `ours` also on the checkout's path."""
         return CACHE / f"{self.name}-{digest(*self.locks, salt=f'{PYTHON}:{ROOT}' if self.ours else PYTHON)}"
 
     @property
@@ -171,7 +176,8 @@ class Environment:
 
 
 def checkout(oracles: bool) -> Environment:
-    """The environment that everything here runs in."""
+    """The environment in which everything in this repository runs, or with `oracles` the one with verl and
+    trl."""
     files = tuple(REQUIREMENTS / f"{name}.txt" for name in ("all", *(["oracles"] if oracles else [])))
     return Environment("oracles" if oracles else "venv", files, ours=True)
 
@@ -218,7 +224,7 @@ def fill(environment: Environment) -> None:
     if not done.exists():
         files = [word for file in environment.locks for word in ("-r", file)]
         with step("locked packages" + (" (about 6 GB)" if environment.ours else "")):
-            # DeepSpeed's kernels are built when first used, and none of them at install.
+            # Build no DeepSpeed kernels at installation. They are built at their first use.
             run(
                 [*install, *environment.options, "--require-hashes", *files], DS_BUILD_OPS="0", **uv_options()
             )
@@ -229,7 +235,7 @@ def fill(environment: Environment) -> None:
 
 
 def inspect_model_class(environment: Environment) -> None:
-    """Fill the cache of this machine's vLLM servers, once for each lock."""
+    """Fill vLLM's cache of model classes on this machine, once for each lock."""
     folder = CACHE / "vllm"
     done = folder / f".{digest(*environment.locks)}"
     if not done.exists():
@@ -239,9 +245,10 @@ def inspect_model_class(environment: Environment) -> None:
 
 
 def lock(upgrade: bool, only: str | None, alone: str | None = None) -> None:
-    """Resolve in one world first, then each image's share of it, so that all have the same versions.
+    """Resolve all extras together first, then each image's part of them, so that all have the same versions.
 
-    With `only` that guest, or with `alone` that tool, and nothing else: they are not part of that world.
+    With `only`, resolve only that guest. With `alone`, resolve only that tool. Guests and tools are resolved
+    separately.
     """
     uv = bootstrap_uv()
     options = ["--python", PYTHON, "--generate-hashes", "--no-header", "--no-emit-index-url", "-q"]
@@ -262,9 +269,10 @@ def lock(upgrade: bool, only: str | None, alone: str | None = None) -> None:
     for name, extras in LOCKS.items():
         chosen = (word for extra in extras for word in ("--extra", extra))
         resolve(name, "pyproject.toml", *CPU, "-c", "requirements/all.txt", *chosen)
-    # vLLM's GPU build pins its own world; the overrides and exclusions are the CPU build's.
+    # vLLM's GPU build pins its own versions. The overrides and exclusions are only for the CPU build.
     resolve("rollout-gpu", "pyproject.toml", *NO_TWINS, "--extra", "rollout", "--extra", "rollout-gpu")
-    # Their own bounds are older than ours; what the tests import works with ours.
+    # Override the version bounds of verl and trl, which are older. The parts that tests import work with
+    # ours.
     extra = ("--overrides", "requirements/all.txt", "--excludes", "requirements/oracles-excludes.txt")
     resolve("oracles", "requirements/oracles.in", *CPU[2:], *extra)
     keep_additions(REQUIREMENTS / "oracles.txt", REQUIREMENTS / "all.txt")
@@ -275,7 +283,7 @@ def lock(upgrade: bool, only: str | None, alone: str | None = None) -> None:
 
 
 def keep_additions(target: Path, known: Path) -> None:
-    """Drop from a lock the packages that another has: the two are installed together."""
+    """Remove from the lock `target` the packages that the lock `known` has. Both are installed together."""
     have = set(entries(known.read_text()))
     target.write_text(
         "".join(f"{text}\n" for name, text in entries(target.read_text()).items() if name not in have)
@@ -283,7 +291,7 @@ def keep_additions(target: Path, known: Path) -> None:
 
 
 def entries(lock: str) -> dict[str, str]:
-    """A lock's packages: `name==version` -> its lines, hashes and comments included."""
+    """The packages of a lock: `name==version` -> the package's lines, hashes and comments included."""
     found: dict[str, str] = {}
     current = ""
     for line in lock.splitlines():

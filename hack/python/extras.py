@@ -1,11 +1,12 @@
-"""Holds each extra of pyproject.toml against the code that its process can import, by deptry.
+"""Compares each extra of pyproject.toml with the imports of its process, by means of deptry.
 
-    extras.py            check them all; exit code 1 where one is wrong
-    extras.py NAME ...   those processes alone
+    extras.py            check all processes; exit code 1 if a check fails
+    extras.py NAME ...   check only these processes
 
-pyproject.toml has one distribution with an extra per process, so deptry cannot check it as one project: what
-the learner imports would excuse the operator. So deptry sees each process as a project of its own: its
-extras, and the files that its folders reach by imports, however deep.
+pyproject.toml has one distribution with an extra for each process. If deptry checked it as one project, the
+learner's dependencies would hide a missing dependency of the operator. So this script shows deptry a separate
+project for each process. The project has the process's extras, and all files that it imports, directly or
+not.
 """
 
 from __future__ import annotations
@@ -35,24 +36,25 @@ PACKAGES: Final = (
 BASE: Final = ("pydantic", "pydantic-core")
 """Packages that pyproject.toml declares for all extras."""
 NO_PART: Final = "cli/headway_cli/templates"
-"""Templates of projects that `headway init` writes; nothing here imports them."""
+"""Folder with the project templates of `headway init`. No code in this repository imports them."""
 
 
 @dataclass(frozen=True)
 class Process:
-    """What is installed for one process, and where its code begins."""
+    """The extras of a process, and its code."""
 
     extras: tuple[str, ...]
     roots: tuple[str, ...]
-    """Files and folders, relative to the repository."""
+    """Files and folders of the process's code, relative to the repository."""
     apart: tuple[str, ...] = ()
-    """Files and folders within `roots`, or reached from there, that run somewhere else."""
+    """Files and folders within `roots`, or imported from there, that run in another process."""
     beside: tuple[str, ...] = ()
-    """Extras that are installed too and may go unused here: another process is checked against them."""
+    """Further installed extras. This process need not use them, because other processes are checked for
+    them."""
     unused: Mapping[str, str] = field(default_factory=dict)
-    """Package that nothing imports -> why it is declared."""
+    """Declared package that nothing imports -> why it is declared."""
     undeclared: Mapping[str, str] = field(default_factory=dict)
-    """Module that is imported and not declared -> why it may be missing."""
+    """Imported module that is not declared -> why it may be missing."""
 
 
 OF_TEACHING: Final = "`headway tiny-model` alone imports it, and says which extras to install"
@@ -97,7 +99,7 @@ PROCESSES: Final[Mapping[str, Process]] = {
     "dev": Process(
         ("dev",),
         ("api", "analysis", "wire", "sandbox", "tests", "bench", "hack", "examples"),
-        # These run in the environments of guests (requirements/guests).
+        # These files run in the environments of guests (requirements/guests).
         apart=(
             "tests/integration/coordinator/guests",
             "tests/integration/pages/visit.py",
@@ -116,15 +118,15 @@ PROCESSES: Final[Mapping[str, Process]] = {
         beside=("operator", "broker", "coordinator", "rollout", "rollout-cpu", "trainer", "cli"),
     ),
 }
-"""All processes, and under `dev` the programs that check and build them: together they cover every file."""
+"""All processes, and as `dev` the programs that check and build them. Together they cover every file."""
 
 
 class UndeclaredExtrasError(Exception):
-    """What is configured here does not fit the repository; the message says what to write."""
+    """The configuration in this file does not fit the repository; the message says what to write."""
 
 
 def python_files(path: Path) -> Iterator[Path]:
-    """The Python files at a path, or below it; a folder that `headway init` copies has none."""
+    """The Python file at a path, or all Python files below it, except templates of `headway init`."""
     for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
         if not file.is_relative_to(ROOT / NO_PART):
             yield file
@@ -143,7 +145,7 @@ def modules() -> dict[str, Path]:
 
 @cache
 def imported(source: str) -> frozenset[str]:
-    """Dotted names that a module's imports may mean, wherever they are in it; relative ones are not used."""
+    """Dotted names of modules that a source may import, at any place in it. Relative imports are ignored."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -164,7 +166,7 @@ def reached(starts: Iterable[Path], known: Mapping[str, Path], apart: Sequence[P
         found.add(file)
         for name in imported(file.read_text()):
             parts = name.split(".")
-            # An import of a.b.c runs a and a.b too.
+            # An import of a.b.c also runs a and a.b.
             packages = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
             waiting += [known[each] for each in packages if each in known]
     return found
@@ -180,15 +182,17 @@ def files_of(process: Process, known: Mapping[str, Path]) -> list[Path]:
 
 
 def of_ours(files: Iterable[Path]) -> list[str]:
-    """Names of top-level modules of this repository: Headway's packages, and the modules that tests and tools
-    import from their own folders."""
+    """Names of this repository's top-level modules.
+
+    They are Headway's packages, and the modules that tests and tools import from their own folders.
+    """
     plain = [file for file in files if not any(file.is_relative_to(ROOT / each) for each in PACKAGES)]
     beside = {name for file in plain for name in (file.stem, *file.relative_to(ROOT).parts[:-1])}
     return sorted(beside | {Path(package).name for package in PACKAGES})
 
 
 def project(process: Process, ours: Sequence[str], pyproject: Mapping[str, Any]) -> str:
-    """A pyproject.toml of that process alone, for deptry."""
+    """The text of a pyproject.toml for only this process, which deptry reads."""
     extras = pyproject["project"]["optional-dependencies"]
     if missing := [extra for extra in (*process.extras, *process.beside) if extra not in extras]:
         raise UndeclaredExtrasError(
@@ -219,12 +223,13 @@ def project(process: Process, ours: Sequence[str], pyproject: Mapping[str, Any])
 
 
 def named(requirement: str) -> str:
-    """The package of a requirement, as it is written there."""
+    """The name of the package in a requirement, spelled as there."""
     return re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]
 
 
 def check(name: str) -> tuple[int, str]:
-    """deptry's exit code and words on one process. It takes folders, so the files are copied into one."""
+    """deptry's exit code and output for one process. deptry checks a folder, so the files are copied into
+    one."""
     process = PROCESSES[name]
     with tempfile.TemporaryDirectory() as folder:
         files = files_of(process, modules())

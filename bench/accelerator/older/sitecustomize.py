@@ -1,8 +1,8 @@
-"""Has torch 2.11 take the product's call of variable-length attention.
+"""Makes torch 2.11 accept the product's call of variable-length attention.
 
-Python imports this in every process that has the folder on its path. Torch 2.11 takes grouped heads without
-an option, and the pinned 2.13 wants `enable_gqa`; the kernel below both is the same. A torch that
-knows the argument is left as it is.
+Python imports this module in every process that has the folder on its path. Torch 2.11 accepts grouped heads
+without an option, and the pinned torch 2.13 requires `enable_gqa`. Both use the same kernel. The module does
+not change a torch that has this argument.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ VARLEN = "torch.nn.attention.varlen"
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds torch's module of attention, and changes it when it is imported."""
+    """Finds torch's attention module, and changes it at its import."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -1,4 +1,4 @@
-"""The environment of the benchmark: a procedure that a tool reads out, step by step."""
+"""The environment of the benchmark: a tool returns a procedure, step by step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Desk(Environment):
-    """An episode succeeds if its answer is the one to which the procedure leads."""
+    """An episode succeeds if its answer is the procedure's answer."""
 
     def reset(self, row: dict[str, Any], seed: int) -> Observation:
         self.case, self.steps, self.read = row["case"], row["steps"], 0

@@ -14,17 +14,18 @@ _TYPED = (">>> ", "$ ")
 
 @dataclass(frozen=True)
 class Passage:
-    """Text of whole sentences, in Markdown, and the line where it begins, counted from 1."""
+    """A Markdown text of whole sentences, and the number of its first line, from 1."""
 
     line: int
     text: str
 
 
 def paragraphs(lines: Sequence[str], first: int) -> Iterator[Passage]:
-    """Paragraphs, entries of a section such as `Raises:` without their names, and cells of a table.
+    """Splits lines into paragraphs, entries of a section such as `Raises:` without their names, and table
+    cells.
 
     A row of a table has two spaces or more between its cells. Its last cell continues in lines that are
-    indented deeper than the row. What a person types after `$` or `>>>` is left out.
+    indented deeper than the row. The function leaves out commands after `$` or `>>>`.
 
     Args:
         first: the number of the first line.
@@ -55,18 +56,20 @@ def paragraphs(lines: Sequence[str], first: int) -> Iterator[Passage]:
 
 @dataclass(frozen=True)
 class CommentLine:
-    """The comment of one line, and where it begins."""
+    """A comment on one line, and its position."""
 
     line: int
-    """Counted from 1."""
+    """Number of the line, from 1."""
     column: int
     alone: bool
-    """Only white space is before it on its line."""
+    """Whether only white space precedes the comment on its line."""
     text: str
 
 
 def joined(lines: Iterable[CommentLine]) -> Iterator[Passage]:
-    """Passages of comments. A comment continues on the next line, alone and in the same column."""
+    """Joins comments into passages. A comment continues on the next line if it is alone there, in the same
+    column.
+    """
     held: list[CommentLine] = []
     for each in lines:
         if held and not (each.alone and each.line == held[-1].line + 1 and each.column == held[0].column):
@@ -82,7 +85,8 @@ def _passages(held: Sequence[CommentLine]) -> Iterator[Passage]:
 
 
 def comment_lines(source: str, start: int, text: str) -> Iterator[CommentLine]:
-    """The lines of a comment that begins at an offset of a source; all have the column of the first."""
+    """The lines of a comment that begins at offset `start` of a source. All get the column of the first
+    line."""
     begin = source.rfind("\n", 0, start) + 1
     line = source.count("\n", 0, start) + 1
     for number, each in enumerate(text.split("\n")):

@@ -1,4 +1,4 @@
-"""Phrases that a reader stumbles over, each with what to write instead."""
+"""Retired phrases, which readers stumble over, each with what to write instead."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Phrase:
-    """A retired phrase, as a pattern without regard to case, and what to write instead."""
+    """A retired phrase, as a case-insensitive pattern, and what to write instead."""
 
     pattern: re.Pattern[str]
     instead: str
@@ -83,7 +83,7 @@ PHRASES = (
 )
 
 EVERYWHERE = (_phrase(r"\bfigures?\b(?![:/])", '"metric", or "number", "value", "measure", "amount"'),)
-"""Words that are retired also in strings of benchmarks and tests, and in the pages that these write."""
+"""Words that are also retired in strings of benchmarks and tests, and in the pages that these write."""
 
 NAMES = (
     _phrase(r"^most\b|(?<!\bat )\bmost$", '"limit" or "maximum"'),
@@ -106,4 +106,5 @@ NAMES = (
     _phrase(r"\bunheard\b", '"not_reporting"'),
     _phrase(r"\bwishes\b", '"wished" or "requested"'),
 )
-"""Words that are retired in names, as phrases over the words of a name. In prose they may be right."""
+"""Words that are retired in names. Each pattern applies to a name's words. In prose these words may be
+right."""

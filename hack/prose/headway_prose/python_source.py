@@ -10,22 +10,22 @@ from .passages import CommentLine, Passage, comment_lines, joined, paragraphs
 from .sentences import without_code
 
 FEWEST_WORDS = 5
-"""Words of a message. A shorter string is a name or a label."""
+"""Minimum words of a message. A shorter string is a name or a label."""
 
-# In Python 3.11 each string ends at the first quote of its kind, an f-string too, so this needs no parser.
-# The module tokenize takes twenty times as long.
+# In Python 3.11 each string, also an f-string, ends at the first quote of its kind. So a regular expression
+# is enough. The module tokenize would take twenty times as long.
 _STRING_OR_COMMENT = re.compile(
     r'"""(?:\\.|[^\\])*?"""|\'\'\'(?:\\.|[^\\])*?\'\'\'|"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|#[^\n]*',
     re.DOTALL,
 )
 _PRAGMA = re.compile(r"#\s*(?:noqa\b|type:|fmt:|isort:|mypy:|ruff:|pragma:|!)[^#]*")
 _CODE = re.compile(r"&&|\|\||\{%")
-"""Signs of CEL, of a shell, or of a chat template."""
+"""Signs that a string is CEL, shell code, or a chat template."""
 _BODIES = ("body", "orelse", "finalbody", "handlers", "cases")
 
 
 def passages(source: str, *, messages: bool) -> list[Passage]:
-    """What a person wrote in a source, in the order of its lines. `messages`: strings that are messages too.
+    """Docstrings and comments of a source, and with `messages` also strings, in the order of its lines.
 
     Raises:
         SyntaxError: the source is not Python.
@@ -41,12 +41,12 @@ def passages(source: str, *, messages: bool) -> list[Passage]:
 
 
 def comments(source: str) -> Iterator[Passage]:
-    """Comments without pragmas."""
+    """The comments of a source, without pragmas."""
     return joined(_lines_of_comments(source))
 
 
 def _docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
-    """Statements that are a string: docstrings of modules, classes, functions and attributes."""
+    """Statements that are only a string: docstrings of modules, classes, functions and attributes."""
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
@@ -58,7 +58,7 @@ def _docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
 
 
 def _lines_of_comments(source: str) -> Iterator[CommentLine]:
-    """Comments that have more than a pragma."""
+    """Lines of comments, without pragmas and without comments that are only a pragma."""
     for found in _STRING_OR_COMMENT.finditer(source):
         text = _PRAGMA.sub("", found[0]) if found[0].startswith("#") else ""
         if text:
@@ -66,7 +66,8 @@ def _lines_of_comments(source: str) -> Iterator[CommentLine]:
 
 
 def _messages(tree: ast.Module, docstrings: Sequence[ast.Constant]) -> Iterator[Passage]:
-    """Strings of some words that are no docstring and no code. `{}` is what an f-string fills in."""
+    """Strings of several words that are neither a docstring nor code. `{}` stands for the fields of an
+    f-string."""
     seen = {id(docstring) for docstring in docstrings}
     for node in ast.walk(tree):
         if id(node) in seen:

@@ -1,4 +1,5 @@
-"""Splits Markdown into sentences, as a person counts them. Pure functions over the text of a page."""
+"""Splits Markdown into sentences and counts their words as a person would. Pure functions of a page's
+text."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ _END = re.compile(r"(?<=[.!?])\s+|(?<=[.!?]\))\s+")
 
 @dataclass(frozen=True)
 class Sentence:
-    """One sentence, cell or heading: its first line, counted from 1, and its words on one line."""
+    """A sentence, cell or heading: the number of its first line, from 1, and its text joined to one line."""
 
     line: int
     text: str
@@ -28,12 +29,13 @@ class Sentence:
 
 
 def without_code(text: str) -> str:
-    """The page without code blocks and comments, and with as many lines."""
+    """The page without code blocks and comments. Line numbers stay the same."""
     return FENCE.sub(_lines_of, COMMENT.sub(_lines_of, text))
 
 
 def blocks(text: str) -> Iterator[tuple[int, str]]:
-    """Paragraphs, list items, headings and table cells with their first line; their line ends are kept."""
+    """Paragraphs, list items, headings and table cells, each with its first line. Their line ends are
+    kept."""
     held: list[str] = []
     start = 1
     for number, raw in enumerate([*without_code(text).splitlines(), ""], start=1):
@@ -52,7 +54,7 @@ def blocks(text: str) -> Iterator[tuple[int, str]]:
 
 
 def sentences(text: str) -> Iterator[Sentence]:
-    """Sentences of a page: a link counts as its words, a code span as one word."""
+    """The sentences of a page. A link counts as its text, and a code span as one word."""
     for start, block in blocks(text):
         plain = LINK.sub(r"\1", _SPAN_OF_BLOCK.sub(lambda span: "code" + _lines_of(span), block))
         line = start
@@ -63,7 +65,7 @@ def sentences(text: str) -> Iterator[Sentence]:
 
 
 def _split(text: str) -> Iterator[str]:
-    """Parts that end with the white space between sentences, so that no line end is lost."""
+    """The sentences of a text, each with the white space after it, so that no line end is lost."""
     begin = 0
     for end in _END.finditer(text):
         yield text[begin : end.end()]
