@@ -177,7 +177,8 @@ def speed(way: str, folder: Path, target: Path) -> None:
     _say("publish")
     found["publish"] = published(ours, rows, folder / "published")
     target.write_text(json.dumps(found | late))
-    if way == "lora":  # a checkpoint of full weights has 14 bytes a weight, which takes minutes on a slow disk
+    # A checkpoint of full weights has 14 bytes per weight, which takes minutes on a slow disk.
+    if way == "lora":
         _say("checkpoint")
         found["checkpoint"] = checkpoint(ours, rows, folder / "checkpoint")
         target.write_text(json.dumps(found | late))

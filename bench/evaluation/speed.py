@@ -1,4 +1,4 @@
-"""Episodes a second of a whole evaluation, relative to vLLM alone and to Inspect AI, on one server."""
+"""Measures the episodes per second of a whole evaluation, relative to vLLM alone and to Inspect AI."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from bench.support.stats import interval, shown
 SIDES = ("headway", "limit", "inspect")
 NAMES = {"headway": "Headway", "limit": "vLLM alone", "inspect": "Inspect AI"}
 ORDERS = tuple(itertools.permutations(SIDES))
-"""An order for each repetition: every side is equally often at each place."""
+"""The order of the sides in each repetition. Every side has each position equally often."""
 ROWS = 40
 FIRST = 4
-"""Rows of a side's first run, which is not counted."""
+"""Number of rows in a side's first run, which is not counted."""
 OF_LIMIT = 0.95
 Repetition = Mapping[str, Ran]
 
@@ -61,14 +61,14 @@ READ = prose(f"""
 
 
 def measure(folder: Path) -> Section:
-    """Measure all repetitions."""
+    """Measure all repetitions, and make the section."""
     return section(asyncio.run(_measure(folder)))
 
 
 async def _measure(folder: Path) -> list[Repetition]:
     found = []
     async with standing(folder, ROWS) as stand:
-        # A side's first run has extra costs; the requests are the same in every run.
+        # A side's first run has extra costs, so it is not counted. The requests are the same in every run.
         _, plan = await stand.headway()
         await stand.limit(plan[:FIRST])
         await stand.inspect(FIRST)
@@ -85,27 +85,27 @@ async def _measure(folder: Path) -> list[Repetition]:
 
 
 def ratios(found: Sequence[Repetition], over: str) -> list[float]:
-    """Headway's episodes a second over another side's, by repetition."""
+    """Headway's episodes per second divided by another side's, by repetition."""
     return [one["headway"].rate / one[over].rate for one in found]
 
 
 def turn_ms(ran: Ran) -> float:
-    """Milliseconds for a turn at one of the places for episodes."""
+    """Milliseconds that one of the `PLACES` concurrent episodes takes for a turn."""
     return 1000 * ran.seconds * PLACES / ran.turns
 
 
 def outside_ms(ran: Ran) -> float:
-    """Milliseconds a turn that an episode spends outside of its calls to vLLM."""
+    """Milliseconds per turn that an episode spends outside of its calls to vLLM."""
     return 1000 * (ran.in_episodes - ran.in_calls) / ran.turns
 
 
 def added_ms(found: Sequence[Repetition], side: str) -> list[float]:
-    """Milliseconds that a turn takes longer than at the limit, by repetition."""
+    """Milliseconds by which a turn takes longer than on the side `limit`, by repetition."""
     return [turn_ms(one[side]) - turn_ms(one["limit"]) for one in found]
 
 
 def row(found: Sequence[Repetition], side: str) -> Row:
-    """The table's row of one side: medians of the repetitions."""
+    """The table's row for one side, with medians over the repetitions."""
     runs = [one[side] for one in found]
 
     def median(of: Callable[[Ran], float]) -> float:
@@ -129,7 +129,7 @@ def row(found: Sequence[Repetition], side: str) -> Row:
 
 
 def with_interval(of: Sequence[float]) -> str:
-    """A ratio with its interval."""
+    """The median of ratios with its interval, as text."""
     least, maximum = interval([of])
     return f"{statistics.median(of):.3f} (median of {len(of)}, 95 % in {least:.3f} .. {maximum:.3f})"
 

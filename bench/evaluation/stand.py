@@ -1,4 +1,4 @@
-"""What all sides run on: one vLLM server, one S3 server, warm sandboxes; and each side as a process."""
+"""Starts the servers that all sides share (vLLM, S3, warm sandboxes), and runs each side as a process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from headway_coordinator.trajectory.render import load
 
 CONTEXT = 2048
 PLACES = 16
-"""Episodes at once, on every side."""
+"""Number of concurrent episodes, the same on every side."""
 CANDIDATE = "clerk"
 SAMPLING = Sampling(temperature=0.0, top_p=1.0, max_tokens=clerk.TURN_TOKENS)
 SEED = 0
@@ -52,20 +52,20 @@ START_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class Ran:
-    """One run of one side."""
+    """The result of one run of one side."""
 
     side: str
     seconds: float
-    """From the first episode's beginning to the last one's end. Headway's last episode must be durable and
-    billed."""
+    """Seconds from the beginning of the first episode to the end of the last one. With Headway, the last
+    episode must be durable and billed."""
     cpu: float
-    """Seconds of the client's process in this time."""
+    """CPU seconds of the client's process in this time."""
     in_episodes: float
-    """Seconds of all episodes, each from its sandbox's lease or its first turn to its end."""
+    """Sum of the seconds of all episodes, each from its sandbox's lease or its first turn to its end."""
     in_calls: float
-    """Seconds of the episodes in calls to vLLM, by the client's clock."""
+    """Seconds that the episodes spent in calls to vLLM, by the client's clock."""
     whole: float
-    """Seconds of the whole process, before the first and after the last episode too."""
+    """Seconds of the whole process, also before the first and after the last episode."""
     engine_cpu: float
     """CPU seconds of vLLM's processes during `whole`."""
     episodes: int
@@ -73,19 +73,20 @@ class Ran:
     prompt_tokens: int
     sampled_tokens: int
     solved: int
-    """Episodes with the right answer; at the limit those with the tokens that were recorded."""
+    """Number of episodes with the right answer. For the side `limit`, those with the recorded tokens."""
 
     @property
     def rate(self) -> float:
-        """Episodes a second."""
+        """Episodes per second."""
         return self.episodes / self.seconds
 
 
 class Stand:
-    """Runs the sides. The prefix cache of each is empty, except for how all episodes begin.
+    """Runs the sides. Before each run, vLLM's prefix cache contains only the common beginning of all
+    episodes.
 
-    Requests that arrive together share no cache. On the limit's side the first episodes begin together, so
-    each would compute the common beginning.
+    Requests that arrive together cannot use each other's cache. On the side `limit` the first episodes begin
+    together. So with an empty cache, each would compute the common beginning.
     """
 
     def __init__(
@@ -99,10 +100,11 @@ class Stand:
         self._numbers = itertools.count()
         self._store: Store = open_store(config(objects_url, "store").spec.output)
         self._opening: Call | None = None
-        """The first turn of all, once it is known."""
+        """The very first turn, once it is known."""
 
     async def headway(self, profile: Path | None = None) -> tuple[Ran, list[list[Call]]]:
-        """The run of a whole evaluation by Headway, and the requests that its records say it made."""
+        """Run a whole evaluation with Headway. Return the result, and the requests reconstructed from its
+        records."""
         job = config(self._objects, f"run-{next(self._numbers)}")
         folder = self._folder / job.uid
         folder.mkdir()
@@ -135,7 +137,7 @@ class Stand:
         return found, plan
 
     async def limit(self, plan: Sequence[Sequence[Call]]) -> Ran:
-        """A run that sends the requests of `plan` to vLLM alone."""
+        """Send the requests of `plan` to vLLM, without sandboxes or tools."""
         stop = self._stop_token_ids
         asked = [
             [
@@ -151,7 +153,7 @@ class Stand:
         return Ran(side="limit", **await self._process("limit_side", settings, replay.SALT))
 
     async def inspect(self, rows: int | None = None) -> Ran:
-        """A run of the same task by Inspect AI, over all rows or the first `rows`."""
+        """Run the same task in Inspect AI, over all rows or the first `rows`."""
         settings = {
             "url": f"{self._server.url}/v1",
             "key": TO_ROLLOUT,
@@ -172,7 +174,8 @@ class Stand:
         return Spool(self._store, layout).evaluated(CANDIDATE)
 
     async def _process(self, side: str, settings: dict[str, Any], salt: str | None = None) -> dict[str, Any]:
-        """A side's own numbers, with the seconds of its process and the engine's CPU seconds meanwhile."""
+        """Run a side's process. Return its own numbers, the seconds of the process, and vLLM's CPU
+        seconds."""
         await self._ask("/reset_prefix_cache")
         if self._opening is not None and salt is not None:
             short = dataclasses.replace(SAMPLING, max_tokens=1)
@@ -202,7 +205,7 @@ class Stand:
 
 
 def config(objects_url: str, uid: str) -> EvalConfig:
-    """The evaluation: one candidate, one try a row, greedy."""
+    """The evaluation's configuration: one candidate, one greedy try per row."""
     model = {"base": MODEL, "dtype": "float32", "contextLength": CONTEXT}
     spec = {
         "candidates": [{"name": CANDIDATE, "model": model}],
@@ -222,7 +225,7 @@ def config(objects_url: str, uid: str) -> EvalConfig:
 
 @asynccontextmanager
 async def standing(folder: Path, rows: int) -> AsyncIterator[Stand]:
-    """Start servers and sandboxes, with the model loaded; end them afterwards."""
+    """Start servers and sandboxes, with the model loaded. End them after the block."""
     base = clerk.write_model(folder / "model", SMALL)
     with objects(folder / "objects") as url:
         job = config(url, "store")
@@ -232,6 +235,6 @@ async def standing(folder: Path, rows: int) -> AsyncIterator[Stand]:
         store.put(ROWS, "".join(json.dumps(row) + "\n" for row in procedure.rows(rows)).encode())
         with RolloutServer(folder / "server", base, job) as server:
             server.wait_ready(START_SECONDS)
-            # One for each episode and one for the preflight.
+            # One sandbox for each episode, and one for the preflight.
             async with warm_pool(TO_BROKER, rows + 1, ENVIRONMENT, ENTRYPOINT, replaces=False) as pool:
                 yield Stand(folder, server, url, pool, rows)

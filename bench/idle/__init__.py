@@ -1,1 +1,1 @@
-"""What jobs cost while nothing happens."""
+"""Measures the CPU, memory and requests of idle jobs."""

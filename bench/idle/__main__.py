@@ -2,7 +2,7 @@
 
     [IDLE_JOBS=0,1,10] [IDLE_SECONDS=20] python -m bench.idle [--only operator,coordinator|page]
 
-A section that is not run keeps the results it has.
+Sections that do not run keep their earlier results.
 """
 
 from __future__ import annotations

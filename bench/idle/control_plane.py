@@ -1,6 +1,6 @@
-"""A real API server and etcd for a benchmark, and the API server's log of requests by user.
+"""Runs a real API server and etcd for a benchmark, and reads the API server's audit log by user.
 
-No controller, scheduler or kubelet runs: every request is the measured process's or the benchmark's.
+No controller, scheduler or kubelet runs. So every request comes from the measured process or the benchmark.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ AUDIT_POLICY = {
 
 @dataclass(frozen=True)
 class Request:
-    """One request, as the API server recorded it."""
+    """One request in the API server's audit log."""
 
     at: float
-    """Seconds since 1970 when it came."""
+    """Unix time at which the request arrived."""
     user: str
     verb: str
     resource: str
 
 
 class ControlPlane:
-    """The API server as the administrator; kubeconfigs for others."""
+    """Access to the API server as the administrator, and kubeconfigs for other users."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self.folder = folder
@@ -55,7 +55,7 @@ class ControlPlane:
         self._trust: ssl.SSLContext | None = None
 
     def kubeconfig(self, user: str) -> Path:
-        """A file by which a client is `user`."""
+        """Write the kubeconfig of `user`, and return its path."""
         named = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -80,10 +80,10 @@ class ControlPlane:
     def call(
         self, method: str, path: str, body: Json | None = None, content: str = "application/json"
     ) -> Json:
-        """One request as the administrator.
+        """Send one request as the administrator.
 
         Raises:
-            RuntimeError: the API server refused the request; the message is its own.
+            RuntimeError: the API server refused the request; the message is the server's.
         """
         if self._trust is None:
             self._trust = ssl.create_default_context(cafile=str(self._authority))
@@ -98,7 +98,7 @@ class ControlPlane:
             raise RuntimeError(f"{method} {path}: {error.code} {error.read().decode()[:500]}") from error
 
     def is_ready(self) -> bool:
-        """Whether the API server answers, and accepts the administrator."""
+        """Whether the API server answers and accepts the administrator."""
         try:
             self.call("GET", "/api/v1/namespaces/default")
         except (OSError, RuntimeError):
@@ -106,7 +106,7 @@ class ControlPlane:
         return True
 
     def requests(self, user: str, since: float, until: float) -> list[Request]:
-        """The user's requests in this time. A watch counts once, when it began."""
+        """The user's requests from `since` to `until`. A watch counts once, at its start."""
         lines = (self.folder / "audit.log").read_text().splitlines()
         found = [request for line in lines if (request := _request(line)) is not None]
         return [each for each in found if each.user == user and since <= each.at < until]
@@ -115,7 +115,7 @@ class ControlPlane:
 def _request(line: str) -> Request | None:
     try:
         event = json.loads(line)
-    except ValueError:  # the last line, half written
+    except ValueError:  # the last line may be half written
         return None
     begins = (
         event["stage"] == "ResponseStarted"
@@ -132,13 +132,13 @@ def _request(line: str) -> Request | None:
 
 
 def tally(requests: list[Request]) -> list[tuple[str, int]]:
-    """Verb and resource, most often first."""
+    """Each verb and resource with its number of requests, most frequent first."""
     return Counter(f"{each.verb} {each.resource}" for each in requests).most_common()
 
 
 @contextmanager
 def control_plane(folder: Path) -> Iterator[ControlPlane]:
-    """Run both until the block ends."""
+    """Run etcd and the API server during the block."""
     (folder / "certificates").mkdir(parents=True)
     (folder / "audit-policy.yaml").write_text(json.dumps(AUDIT_POLICY))
     groups = {ADMINISTRATOR: "system:masters"}
@@ -162,7 +162,11 @@ def control_plane(folder: Path) -> Iterator[ControlPlane]:
 
 
 def programs() -> Path:
-    """Folder of the local cluster's programs; built where they are missing."""
+    """Folder of the local cluster's programs.
+
+    Raises:
+        RuntimeError: they have not been built.
+    """
     script = str(ROOT / "hack" / "cluster" / "cluster.py")
     done = subprocess.run(
         ["/usr/bin/python3", script, "env"], check=True, text=True, stdout=subprocess.PIPE, timeout=60

@@ -1,4 +1,4 @@
-"""A coordinator that waits: for the first rollout server, and for the learner's first weights."""
+"""Measures a coordinator that waits for the first rollout server and for the learner's first weights."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from bench.support.report import Goal, Section, Table, prose
 from bench.support.sandboxes import warm_pool
 
 PROBES = {"/readyz": 2, "/healthz": 10}
-"""Probe -> seconds between two, as in the operator's plan."""
+"""Path of a probe -> seconds between two probes, as in the operator's plan."""
 ROWS = 1000
 READY_SECONDS = 120
 SETTLED_SECONDS = 15.0
-"""Seconds until the start is over: the last writes of the status are delayed by some seconds."""
+"""Seconds to wait until the start is over. The coordinator delays its last status writes by some seconds."""
 
 
 def measure(folder: Path) -> Section:
@@ -77,7 +77,7 @@ def _measure(folder: Path, broker_url: str) -> Section:
 
 
 def _prepare(plane: ControlPlane, folder: Path, broker_url: str) -> int:
-    """Write the files that the process reads; returns its port."""
+    """Write the files that the coordinator's process reads. Return its port."""
     base = write_model(folder / "model")
     rows = [{"prompt": f"Handle case {number:06d}."} for number in range(ROWS)]
     (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

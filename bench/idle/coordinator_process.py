@@ -1,7 +1,7 @@
-"""A coordinator with a benchmark's API server: `python -m bench.idle.coordinator_process FOLDER`.
+"""Runs a coordinator with a benchmark's API server: `python -m bench.idle.coordinator_process FOLDER`.
 
-All else is the product's: FOLDER holds `run.json` (ports, kubeconfig, the broker's address) and `job.json`.
-It finds no rollout server, because their names cannot be resolved.
+FOLDER contains `run.json` (ports, kubeconfig, the broker's address) and `job.json`. Everything else is the
+product's own code. It finds no rollout server, because the servers' names cannot be resolved.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headway_coordinator.stored_job import KubernetesJob
 
 
 def main(folder: Path) -> None:
-    """Run the coordinator until it is ended."""
+    """Run the coordinator until a signal ends it."""
     logs.setup()
     run = json.loads((folder / "run.json").read_text())
     job = JobConfig.model_validate_json((folder / "job.json").read_text())

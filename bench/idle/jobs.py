@@ -1,4 +1,4 @@
-"""Running jobs in which nothing happens. Their pods are only objects of the API server, marked as ready."""
+"""Creates idle running jobs. Their pods exist only as objects of the API server, marked as ready."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REPLICA_SETS = f"/apis/apps/v1/namespaces/{NAMESPACE}/replicasets"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 FIRST = (names.COORDINATOR, names.BROKER)
 SECONDS = 180
-"""Maximum seconds that the operator may take for its part."""
+"""Maximum seconds to wait until the operator has created a job's workloads or updated its state."""
 
 
 def prepare(plane: ControlPlane) -> None:
@@ -60,7 +60,7 @@ def create(plane: ControlPlane, number: int) -> None:
 
 
 def set_to_work(plane: ControlPlane, numbers: range) -> None:
-    """Take the jobs through their preflight, and make all their pods ready."""
+    """Create the jobs, let them pass their preflight, and make all their pods ready, until all jobs train."""
     for number in numbers:
         create(plane, number)
     _bring_up(plane, numbers, FIRST)
@@ -93,7 +93,7 @@ def _states(plane: ControlPlane, numbers: range) -> set[str]:
 
 
 def _bring_up(plane: ControlPlane, numbers: range, roles: tuple[str, ...]) -> None:
-    """Create a ready pod for each role's workload, once the workload exists."""
+    """Wait for the workload of each role, and create a ready pod for it."""
     kind = {role: "Job" if role in (names.COORDINATOR, names.LEARNER) else "Deployment" for role in roles}
     left = {
         (kind[role], names.child(names.stem(names.TRAINING_KIND, name_of(n)), role))

@@ -1,4 +1,4 @@
-"""The operator with running jobs in which nothing happens."""
+"""Measures the operator with running jobs in which nothing happens."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ SECONDS = float(os.environ.get("IDLE_SECONDS", "15"))
 NEVER = 86400
 GOAL = 0.02
 PROBES = {"/readyz": 5, "/healthz": 20}
-"""Probe -> seconds between two, as in the chart's Deployment."""
+"""Path of a probe -> seconds between two probes, as in the chart's Deployment."""
 SETTLED_SECONDS = 3.0
+"""Seconds without requests, except for the Lease, after which the operator counts as idle."""
 RESYNCS = 2
-"""Resyncs in a window that includes them."""
+"""Number of resyncs in a measured window with resyncs."""
 RESYNC = float(OperatorConfig.model_fields["resync_seconds"].default)
 
 
@@ -87,7 +88,7 @@ def _with_jobs(
     began = time.time()
     with _operator(plane, folder, resync=SECONDS) as process:
         settle(plane, began)
-        # Whenever it begins, as many resyncs begin in it.
+        # Wherever this window begins, it contains the beginnings of exactly RESYNCS resyncs.
         busy = weigh(process.pid, plane, OPERATOR, RESYNCS * SECONDS)
     times = busy.seconds / quiet.seconds
     resync_cpu = max(0.0, busy.cpu_seconds - times * quiet.cpu_seconds) / RESYNCS
@@ -131,7 +132,7 @@ def _operator(plane: ControlPlane, folder: Path, resync: float) -> Iterator[subp
 
 
 def settle(plane: ControlPlane, began: float) -> None:
-    """Wait until the operator, started at `began`, has for a while only renewed its Lease."""
+    """Wait until the operator, started at `began`, has only renewed its Lease for `SETTLED_SECONDS`."""
     deadline = time.monotonic() + jobs.SECONDS
     while time.monotonic() < deadline:
         time.sleep(SETTLED_SECONDS)

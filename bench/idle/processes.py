@@ -1,4 +1,4 @@
-"""Starts an idle process, sends it probes and scrapes, and measures it."""
+"""Starts an idle process, sends it probes and scrapes, and measures its usage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Weighed:
-    """What a process used during some seconds."""
+    """The usage of a process during some seconds."""
 
     seconds: float
     cpu_seconds: float
@@ -29,17 +29,17 @@ class Weighed:
 
     @property
     def core_share(self) -> float:
-        """Share of a core."""
+        """Mean share of one CPU core."""
         return self.cpu_seconds / self.seconds
 
     @property
     def requests_a_minute(self) -> float:
-        """Requests a minute to the API server."""
+        """Requests per minute to the API server."""
         return 60 * len(self.requests) / self.seconds
 
 
 def cpu_seconds(pid: int) -> float:
-    """Seconds of a processor that a process and its threads have taken."""
+    """CPU seconds that a process and its threads have used so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
@@ -51,7 +51,7 @@ def memory_mib(pid: int) -> float:
 
 
 def weigh(pid: int, plane: ControlPlane, user: str, seconds: float) -> Weighed:
-    """Measure what a process uses during so many seconds."""
+    """Measure the usage of a process during `seconds`."""
     began, before = time.time(), cpu_seconds(pid)
     time.sleep(seconds)
     after, ended = cpu_seconds(pid), time.time()
@@ -62,7 +62,10 @@ def weigh(pid: int, plane: ControlPlane, user: str, seconds: float) -> Weighed:
 def started(
     command: Sequence[str], environment: Mapping[str, str], log: Path, url: str, probes: Mapping[str, float]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A Python process, asked for each path of `url` every so many seconds, until the block ends."""
+    """Run a Python process during the block, and request its probes.
+
+    `probes` maps each path below `url` to the seconds between two requests. /metrics is scraped too.
+    """
     path = os.pathsep.join(entry for entry in sys.path if entry)
     with log.open("wb") as file:
         process = subprocess.Popen(
@@ -96,4 +99,4 @@ def _ask(url: str, seconds: float, over: threading.Event) -> None:
             with urllib.request.urlopen(url, timeout=10) as answer:
                 answer.read()
         except OSError:
-            continue  # it is not ready, which is an answer too
+            continue  # an error status, such as "not ready", is a normal answer to a probe

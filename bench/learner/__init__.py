@@ -1,1 +1,1 @@
-"""What the learner computes, and what it costs."""
+"""Measures the time, memory and bytes of the learner's work."""

@@ -1,5 +1,5 @@
-"""What a checkpoint costs a step: its pause of training, the cost of an upload during training, and what that
-saves."""
+"""Measures the cost of a checkpoint for a step: the pause of training, and an upload during or after
+training."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from headway_trainer.checkpoint.signer import Signer
 VOCABULARY = 4096
 EPISODES = 8
 BITS = 10**9
-"""Bits a second of the link."""
+"""Bits per second of the simulated link."""
 LINK = f"{BITS / 1e9:g} Gbit/s"
 FOLDER = "a folder"
 NONE = "none"
@@ -36,10 +36,10 @@ LINK_BESIDE, LINK_AT_ONCE = f"beside training, {LINK}", f"at once, {LINK}"
 WAYS = (NONE, BESIDE, AT_ONCE, LINK_BESIDE, LINK_AT_ONCE)
 STORES = {FOLDER: (BESIDE, AT_ONCE), LINK: (LINK_BESIDE, LINK_AT_ONCE)}
 STEPS = 1
-"""Steps of a block: consecutive steps of one way, each with its checkpoint."""
+"""Number of steps in a block. A block has consecutive steps of one way, each with its checkpoint."""
 BLOCK = "one step" if STEPS == 1 else f"{STEPS} steps"
 ROUNDS = 6
-"""Each way has a block in each. An even number: see `in_turn`."""
+"""Number of rounds. Each way has one block in each round. It must be even: see `in_turn`."""
 MEBIBYTE = 1 << 20
 
 
@@ -49,11 +49,13 @@ class Step:
 
     step: float
     still: float = 0.0
+    """Seconds for which the checkpoint stops training."""
     durable: float | None = None
+    """Seconds from the end of the step until its checkpoint is durable."""
 
     @property
     def both(self) -> float:
-        """Seconds from the step's beginning until the next may begin."""
+        """Seconds from the beginning of the step until the next step may begin."""
         return self.step + self.still
 
 
@@ -62,7 +64,7 @@ Found = Mapping[str, Sequence[Sequence[Step]]]
 
 
 def measure(folder: Path) -> Section:
-    """Measure all ways on one model, in turns."""
+    """Measure all ways on one model. The ways take turns."""
     ours = Ours(model_of(SMALL, VOCABULARY))
     work = [row(turns, VOCABULARY, seed=n) for n, turns in enumerate(ragged(EPISODES, seed=0))]
     ours.step(work)
@@ -80,15 +82,23 @@ def measure(folder: Path) -> Section:
 
 
 def in_turn(number: int) -> list[str]:
-    """The ways in the order of round `number`. Every second round reverses the order of the one before, so
-    that a machine that slows down favours none. The next two rounds begin with another way."""
+    """The ways in the order of round `number`.
+
+    Every second round reverses the order of the previous round. So a machine that slows down favours no way.
+    Each pair of rounds begins with another way.
+    """
     first = number - number % 2
     order = [WAYS[(first + place) % len(WAYS)] for place in range(len(WAYS))]
     return order if number == first else order[::-1]
 
 
 def section(found: Found, size: int, parameters: int) -> Section:
-    """The section of all ways. `size`: bytes of a checkpoint. `parameters`: those of the model."""
+    """The section of all ways.
+
+    Args:
+        size: bytes of a checkpoint.
+        parameters: number of the model's parameters.
+    """
     steps = sum(len(block) for block in found[NONE])
     mebibytes, over = size / MEBIBYTE, size * 8 / BITS
     caption = f"A checkpoint has {mebibytes:.0f} MiB, {over:.2g} s over {LINK}; medians of {steps} steps"
@@ -131,7 +141,7 @@ def _saved(store: str, found: Found) -> Row:
 
 
 def _ratios(one: str, other: str, found: Found) -> list[float]:
-    """Seconds of the one way's block over those of the other's, by round."""
+    """Seconds of a block of way `one` divided by the seconds of way `other`, by round."""
     return [_seconds(a) / _seconds(b) for a, b in zip(found[one], found[other], strict=True)]
 
 
@@ -169,8 +179,10 @@ def _read(parameters: int) -> list[str]:
 
 
 class Link(FileStore):
-    """A folder at the other end of a link of so many `BITS` a second. A write sleeps as long as its bytes
-    would take. One object after the other has the link."""
+    """A folder behind a simulated link of `BITS` per second.
+
+    A write sleeps for the time that its bytes would need. Only one object is sent at a time.
+    """
 
     def __init__(self) -> None:
         self._taken = threading.Lock()
@@ -181,7 +193,7 @@ class Link(FileStore):
         self._send(len(data))
 
     def upload(self, path: Path, uri: str) -> None:
-        """As `put`, of a file."""
+        """As `put`, for a file."""
         super().upload(path, uri)
         self._send(path.stat().st_size)
 
@@ -191,7 +203,8 @@ class Link(FileStore):
 
 
 class _Block:
-    """Steps of one way, with their own store and checkpointer. No upload runs when a block begins."""
+    """Takes the steps of one block, with its own store and checkpointer. No upload runs when a block
+    begins."""
 
     def __init__(self, ours: Ours, step: Callable[[], object], folder: Path, store: FileStore) -> None:
         self._step = step
@@ -209,7 +222,8 @@ class _Block:
         return [Step(self._timed(self._step)) for _ in range(STEPS)]
 
     def steps(self, *, wait: bool) -> list[Step]:
-        """Take the steps with a checkpoint after each. `wait`: until it is durable, before the next step."""
+        """Take the steps with a checkpoint after each. With `wait`, wait until it is durable before the next
+        step."""
         self._save(0, wait)
         seconds, ended = [], []
         for number in range(1, STEPS + 1):
@@ -238,7 +252,7 @@ class _Block:
 
 
 class _Pointer(Journal):
-    """Notes when a step became durable."""
+    """A journal that records when each step became durable."""
 
     def __init__(self, store: FileStore, layout: Layout) -> None:
         super().__init__(store, layout, Signer.of("bench", layout))

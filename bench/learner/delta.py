@@ -1,4 +1,4 @@
-"""Bytes and seconds of publishing new weights: all of them, a delta, and an adapter."""
+"""Measures bytes and seconds of publishing new weights: full weights, a delta, and an adapter."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RATES = (4e-6, 4e-5)
 LORA_RATE = 4e-5
 STEPS = 5
 BEFORE = 5
-"""Steps before the first measured one: Adam's first steps are larger."""
+"""Number of steps before the first measured step. Adam's first steps change the weights more."""
 TOKENS = 4 * 256
 MEBIBYTE = 1 << 20
 WEIGHTS = (MODEL_FILE, DELTA_FILE, ADAPTER_FILE)
@@ -54,7 +54,7 @@ READ = prose(f"""
 
 @dataclass
 class Found:
-    """The bytes and seconds of one way to publish."""
+    """The bytes and seconds of one way to publish, by version."""
 
     sizes: list[int] = field(default_factory=list)
     publish: list[float] = field(default_factory=list)
@@ -100,7 +100,7 @@ def _full(folder: Path, base: Path, dtype: str, rate: float) -> Row:
         for name, way in ways.items():
             held[name] = _once(way, folder / name, number, tensors, held[name], found[name])
         changed.append(_share(before, tensors))
-    # The first version is full in both formats.
+    # Skip the first version, which is full in both ways.
     size, delta_size = (statistics.median(found[name].sizes[1:]) for name in ways)
     medians = {name: [statistics.median(one[1:]) for one in (f.publish, f.take)] for name, f in found.items()}
     return {
@@ -174,7 +174,7 @@ def _once(
     held: VersionOnDisk | None,
     found: Found,
 ) -> VersionOnDisk:
-    """Publish one version and load it like a server."""
+    """Publish one version, and load it like a server."""
     store, version = FileStore(), PolicyVersion(incarnation=0, step=step)
     uri = f"file://{folder}/published/{step:06d}"
     began = time.monotonic()

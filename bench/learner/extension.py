@@ -1,4 +1,4 @@
-"""An episode of many turns as one row, against one row a turn: seconds beside tokens."""
+"""Compares an episode of many turns as one training row with one row per turn, in seconds and tokens."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from bench.support.report import Goal, Row, Section, Table, prose
 from bench.support.stats import shown
 
 PROMPTS = {4: 110, 8: 57, 16: 33}
-"""Turns -> tokens of the first prompt. One row a turn then has about 3, 5 and 9 times the tokens of one
-row."""
+"""Turns -> tokens of the first prompt. With one row per turn, an episode then has about 3, 5 and 9 times the
+tokens of one row."""
 OBSERVED, SAMPLED = 10, 14
 EPISODES = {4: 16, 8: 16, 16: 8}
-"""Turns -> episodes of a step."""
+"""Turns -> number of episodes of a step."""
 SIZE = Size(hidden=1024, layers=2, heads=16, kv_heads=8, head_dim=128, inner=3072)
 """Two layers of Qwen3-0.6B."""
 VOCABULARY = 768
 REPEATS = {4: 7, 8: 4, 16: 3}
-"""Turns -> repetitions. Shorter steps need more, since noise is a larger part of them."""
+"""Turns -> number of repetitions. Shorter steps need more repetitions, because noise is a larger part of
+them."""
 WITHIN = 0.05
 
 READ = prose(f"""
@@ -53,7 +54,7 @@ def measure(folder: Path) -> Section:
 
 
 def compared(ours: Ours, turns: int) -> Row:
-    """Measure both sides in turns."""
+    """Measure both sides. They take turns."""
     episodes = EPISODES[turns]
     shape: list[Turn] = [(PROMPTS[turns] if turn == 0 else OBSERVED, SAMPLED) for turn in range(turns)]
     sides: dict[str, list[Any]] = {
@@ -83,7 +84,7 @@ def compared(ours: Ours, turns: int) -> Row:
 
 
 def goal(found: Row) -> Goal:
-    """The goal that seconds fall at least as much as tokens."""
+    """The goal that seconds fall in the same ratio as tokens, within a tolerance."""
     reached = found["ratio of seconds"] / found["ratio of tokens"]
     return Goal(
         f"one row saves seconds as it saves tokens, within 5 %, at {found['turns']} turns",

@@ -1,4 +1,4 @@
-"""Peak memory of forward and backward against length: logits in chunks, and all at once."""
+"""Measures the peak memory of forward and backward by length, with logits in chunks and all at once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ READ = prose(f"""
 
 
 class Peak(TorchDispatchMode):
-    """Peak bytes of the tensors that are made within its block."""
+    """Measures the peak bytes of the tensors that are created within its block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Peak(TorchDispatchMode):
 
 
 def measure(folder: Path) -> Section:
-    """Measure all lengths, both ways."""
+    """Measure all lengths in both ways."""
     model = model_of(SIZE, VOCABULARY)
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     product = policies.CHUNK
@@ -95,7 +95,7 @@ def measure(folder: Path) -> Section:
 
 
 def compared(model: Any, length: int) -> Row:
-    """Peaks of one length."""
+    """The peaks of both ways for one length."""
     batch = micro_batch([row([(1, 1)] * (length // 2), VOCABULARY, seed=length)], torch.device("cpu"))
     found = {}
     for name, chunked in (("MiB, all logits", False), ("MiB, in chunks", True)):

@@ -1,4 +1,4 @@
-"""The sides of `throughput`, in one process of the environment that has TRL beside everything else.
+"""Runs the sides of `throughput` in one process, in the environment that also has TRL.
 
 python -m bench.learner.sides FOUND.json
 """
@@ -36,7 +36,7 @@ SIZE = SMALL
 VOCABULARY = 8192
 EPISODES = 16
 BATCH = 8
-"""Rows of one device batch: TRL's default."""
+"""Number of rows in a device batch, which is TRL's default."""
 REPEATS = 5
 
 
@@ -44,7 +44,7 @@ class Trl:
     """`GRPOTrainer._compute_loss` on a trainer with only the attributes that it reads."""
 
     def __init__(self, model: Any, rows: Sequence[LearnerRow], device: str = "cpu") -> None:
-        """Takes `model`, which is on `device`, over."""
+        """Changes `model`, which is on `device`. The caller must no longer use it."""
         from trl import GRPOConfig, GRPOTrainer
         from trl.trainer.utils import add_fused_lm_head
 
@@ -83,13 +83,13 @@ class Trl:
             _metrics=defaultdict(lambda: defaultdict(list)),
         )
         self._trainer.args.steps_per_generation = len(self._parts)
-        # Without the timer around it, which needs a whole trainer.
+        # Unwrap the function from its timer, which needs a whole trainer.
         measured: Any = inspect.unwrap(GRPOTrainer._get_per_token_logps_and_entropies)
         self._trainer._get_per_token_logps_and_entropies = partial(measured, self._trainer)
         self._tokens = torch.tensor(float(sum(each.action_tokens for each in rows)))
 
     def step(self) -> float:
-        """Forward and backward; returns the loss."""
+        """Take one optimizer step, and return the loss."""
         loss_sum = 0.0
         for part in self._parts:
             inputs = {name: tensor.to(self._device) for name, tensor in self._inputs(part).items()}
@@ -102,7 +102,7 @@ class Trl:
         return loss_sum
 
     def _inputs(self, rows: Sequence[LearnerRow]) -> dict[str, Tensor]:
-        """A batch in TRL's layout: the tokens before the first sampled one are the prompt."""
+        """A batch in TRL's layout. The prompt is all tokens before the first sampled token."""
         starts = [int(each.mask.argmax()) for each in rows]
         pairs = list(zip(rows, starts, strict=True))
 
@@ -126,10 +126,10 @@ class Trl:
 
 
 class Bare:
-    """Forward and backward by the model's own loss, `batch` rows at a time."""
+    """Runs forward and backward with the model's own loss, `batch` rows at a time."""
 
     def __init__(self, model: Any, rows: Sequence[LearnerRow], batch: int) -> None:
-        """Takes `model` over."""
+        """Changes `model`, which the caller must no longer use."""
         self._model = model.train()
         self._parts = [rows[start : start + batch] for start in range(0, len(rows), batch)]
 
@@ -148,16 +148,16 @@ class Bare:
 
 
 class Lean:
-    """Forward and backward, a row at a time and with the head only where a token is trained."""
+    """Runs forward and backward, one row at a time, with the head only for trained tokens."""
 
     def __init__(self, model: Any, rows: Sequence[LearnerRow]) -> None:
-        """Takes `model` over."""
+        """Changes `model`, which the caller must no longer use."""
         self._model = model.train()
         self._rows = rows
         self._tokens = sum(each.action_tokens for each in rows)
 
     def step(self) -> float:
-        """Compute gradients and discard them; returns the mean loss over tokens."""
+        """Compute gradients and discard them. Return the mean loss over tokens."""
         total = 0.0
         for each in self._rows:
             tokens = torch.from_numpy(each.tokens)
@@ -169,12 +169,14 @@ class Lean:
 
 
 class Packed:
-    """The same micro-batches that the learner plans, with its attention, and the head only where a token is
-    trained. It is the part that every step must compute.
+    """Runs forward and backward on the learner's micro-batches, with the learner's attention.
+
+    It runs the head only for trained tokens. Every step must do at least this work.
     """
 
     def __init__(self, model: Any, rows: Sequence[LearnerRow], choice: Choice) -> None:
-        """Takes `model` over. `choice` is what the learner decided for such a model."""
+        """Changes `model`, which the caller must no longer use. `choice` is the learner's choice for such a
+        model."""
         assert choice.layout.packed, f"the learner does not pack: {choice.why}"
         attention.install(model, choice.attention)
         self._model = model.train()
@@ -184,7 +186,7 @@ class Packed:
         self._tokens = sum(each.action_tokens for each in rows)
 
     def step(self) -> float:
-        """Compute gradients and discard them; returns the mean loss over tokens."""
+        """Compute gradients and discard them. Return the mean loss over tokens."""
         total = 0.0
         for part in self._parts:
             assert part.spans is not None
@@ -206,7 +208,7 @@ def _backward(logits_TV: Tensor, targets_T: Tensor, tokens: int) -> float:
 
 
 def main() -> None:
-    """Run all sides in turns, after one uncounted time each."""
+    """Measure all sides. They take turns, after one uncounted step each."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", len(os.sched_getaffinity(0)))))
     rows = [row(turns, VOCABULARY, seed=n, episode=n) for n, turns in enumerate(ragged(EPISODES, seed=1))]
     ours = Ours(model_of(SIZE, VOCABULARY))
