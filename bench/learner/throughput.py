@@ -1,4 +1,4 @@
-"""Action tokens a second: our optimizer step, TRL's, and forward and backward with nothing around them."""
+"""Measures action tokens per second of our optimizer step, of TRL's, and of bare forward and backward."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NAMES = {
 }
 
 PIECE = CHUNK // VOCABULARY
-"""Tokens that the learner's chunked head processes at once."""
+"""Number of tokens in one chunk of the learner's head."""
 HEAD = (
     "The head runs in one piece on both sides: one of the learner's holds "
     f"{PIECE} tokens of this vocabulary, and a micro-batch has no more."
@@ -71,7 +71,7 @@ READ = prose(f"""
 
 
 def measure(folder: Path) -> Section:
-    """Measure all sides in one process of the environment that has TRL."""
+    """Measure all sides in one process, in the environment that has TRL."""
     environ = {**os.environ, "PYTHONPATH": f"{machine.ROOT}:{machine.ROOT / 'tests' / 'support'}"}
     command = [str(_oracles()), "-m", "bench.learner.sides", str(folder / "found.json")]
     done = subprocess.run(command, cwd=machine.ROOT, env=environ, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""What the learner's benchmarks train: a model with random weights, rows of many turns, and our step on
+"""The work of the learner's benchmarks: a model with random weights, rows of many turns, and our step on
 them."""
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from headway_trainer.objective.presets import Objective
 from headway_trainer.step import StepResult, optimizer_step
 
 Turn = tuple[int, int]
-"""Given tokens (a prompt or a tool's result), and sampled tokens."""
+"""Number of given tokens (a prompt or a tool's result), and number of sampled tokens."""
 MICRO_BATCH_TOKENS = 4096
 RATE = 1e-5
 
 
 def model_of(size: Size, vocabulary: int) -> Any:
-    """A Qwen3 in float32."""
+    """A Qwen3 model in float32, with random weights."""
     import torch
     from transformers import Qwen3ForCausalLM
 
@@ -35,7 +35,7 @@ def model_of(size: Size, vocabulary: int) -> Any:
 
 
 def row(turns: Sequence[Turn], vocabulary: int, *, seed: int, episode: int = 0) -> LearnerRow:
-    """An episode as one row: each token sampled once is trained once."""
+    """An episode as one training row, in which each sampled token is trained once."""
     mask = np.concatenate([np.repeat([False, True], turn) for turn in turns])
     draw = np.random.default_rng(seed)
     return LearnerRow(
@@ -49,7 +49,7 @@ def row(turns: Sequence[Turn], vocabulary: int, *, seed: int, episode: int = 0) 
 
 
 def by_turn(turns: Sequence[Turn], vocabulary: int, *, seed: int, episode: int = 0) -> list[LearnerRow]:
-    """An episode as one row a turn: each row holds all before it as context."""
+    """An episode as one training row per turn. Each row has all earlier turns as context."""
     whole = row(turns, vocabulary, seed=seed, episode=episode)
     rows, start = [], 0
     for given, sampled in turns:
@@ -70,7 +70,7 @@ def by_turn(turns: Sequence[Turn], vocabulary: int, *, seed: int, episode: int =
 
 
 def ragged(episodes: int, *, seed: int) -> list[list[Turn]]:
-    """Turns of episodes, as with tools: 2 to 10 each, with results and answers of unequal length."""
+    """Turns of episodes as with tools: 2 to 10 per episode, with results and answers of unequal length."""
     draw = random.Random(seed)
     return [
         [
@@ -85,7 +85,7 @@ class Ours:
     """The product's optimizer step, on one rank."""
 
     def __init__(self, model: Any) -> None:
-        """Takes `model` over."""
+        """Changes `model`, which the caller must no longer use."""
         from headway_trainer import layout
         from headway_trainer.engine import Engine
         from headway_trainer.policy import Policy
@@ -99,7 +99,7 @@ class Ours:
         self.layout = layout.choose(self._policy, self.ranks.device, quadratic)
 
     def step(self, rows: Sequence[LearnerRow]) -> StepResult:
-        """Plan, forward, backward, clip, AdamW, statistics."""
+        """Take one whole step: plan, forward, backward, clip, AdamW, statistics."""
         return optimizer_step(
             self.engine,
             self._policy,
@@ -111,7 +111,7 @@ class Ours:
 
 
 def one_rank() -> Any:
-    """This process as the only rank."""
+    """The `Ranks` of this process as the only rank."""
     import torch.distributed as dist
 
     from headway_trainer.ranks import Ranks

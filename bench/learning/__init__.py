@@ -1,1 +1,1 @@
-"""Whether it learns: `make bench-learning`."""
+"""Measures whether the demo's job learns: `make bench-learning`."""

@@ -2,7 +2,7 @@
 
     python -m bench.learning [--only ppo,cispo,importance_sampling|page] [--out FOLDER]
 
-A section that is not run keeps the numbers it has, and gets today's words; `page` runs none.
+Sections that do not run keep their earlier numbers, and get the present texts. `page` runs no section.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One loss, several seeds: held-out success before and after, of jobs on a real cluster."""
+"""Measures held-out success before and after training, for one loss and several seeds, on a real cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headway_demo.watch import Job, follow
 LOSSES: Final = ("ppo", "cispo", "importance_sampling")
 SEEDS: Final = (0, 1, 2)
 GAIN: Final = 30
-"""Least gain in held-out success of every seed: percentage points."""
+"""Minimum gain in held-out success of every seed, in percentage points."""
 JOB_DEADLINE_S: Final = 3000
 
 READ = prose("""
@@ -36,7 +36,7 @@ READ = prose("""
 
 
 def measure(loss: str, folder: Path) -> Section:
-    """Start a platform, and train a job for each seed, one after the other."""
+    """Start a platform, and train one job for each seed, one after another."""
     base = Settings.from_environ({"OUTPUT": str(folder)})
     rows: list[Row] = []
     with platform_up(base, Timings()) as platform:
@@ -47,7 +47,7 @@ def measure(loss: str, folder: Path) -> Section:
 
 
 def trained(platform: Platform, settings: Settings, loss: str) -> Row:
-    """Train one job and return its row of the table; the job is deleted then."""
+    """Train one job, delete it, and return its row of the table."""
     name = f"{loss.replace('_', '-')}-{settings.seed}"
     with platform.bucket() as bucket:
         bucket.upload(quickstart.inputs(settings.cache, settings.seed), quickstart.PREFIX)

@@ -1,1 +1,1 @@
-"""What the preflight's checks cost, and how often they are wrong: `make bench-preflight`."""
+"""Measures the time of the preflight's checks, and how often they are wrong: `make bench-preflight`."""

@@ -1,4 +1,4 @@
-"""How often checks raise false alarms, and how often `foothold` finds a missing foothold."""
+"""Measures how often checks raise false alarms, and how often `foothold` finds a missing foothold."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ DRAWS = 60
 RATES = (0.0, 0.01, 0.03, 0.05, 0.1, 0.3, 0.6, 0.85, 0.95, 1.0)
 GROUPS, SIZE = 13, 8
 ALIKE = 4.0
-"""How alike rows are: the sum of both parameters of the beta distribution of their success rates."""
+"""Sum of both parameters of the beta distribution of the rows' success rates. The larger, the more alike they
+are.
+"""
 
 
 def measure(folder: Path) -> Section:

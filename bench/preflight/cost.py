@@ -1,4 +1,4 @@
-"""CPU seconds of the checks on a baseline of 1,000 episodes."""
+"""Measures the CPU seconds of the checks on a baseline of 1,000 episodes."""
 
 from __future__ import annotations
 

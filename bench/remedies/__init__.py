@@ -1,1 +1,1 @@
-"""Whether remedies save a collapsing job: `make bench-remedies`."""
+"""Measures whether remedies save a collapsing job: `make bench-remedies`."""

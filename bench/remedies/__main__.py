@@ -1,8 +1,8 @@
-"""Measure, and write `bench/results/remedies.md` and `.json`, and curves beside them.
+"""Measure, and write `bench/results/remedies.md` and `.json`, and files with the curves.
 
     python -m bench.remedies [--only seed-0,...|page] [--out FOLDER]
 
-A section that is not run keeps the numbers it has, and gets today's words; `page` runs none.
+Sections that do not run keep their earlier numbers, and get the present texts. `page` runs no section.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The curves of the two jobs, as JSON and as a drawing."""
+"""Writes the curves of both jobs as JSON and as a drawing."""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
-"""One training job, run for its curve: the product's coordinator loop and learner process, without a cluster.
+"""Runs one training job for its curve, with the product's coordinator loop and learner process, but no
+cluster.
 
-The coordinator's loop, its signals and its remedies are the product's, as are the learner's process, the API
-between the two, checkpoints and published weights. Played here: pods, and the servers' process.
+The coordinator's loop, signals and remedies are the product's own. The learner's process, the learner API,
+checkpoints and published weights are the product's too. Code in this process replaces pods and rollout
+servers.
 
-Training waits for each validation, as it does with full weights: which validations are known when something
-is decided then depends on no clock.
+Training waits for each validation, as it does with full weights. So the validations that are known at a
+decision do not depend on timing.
 """
 
 from __future__ import annotations
@@ -48,10 +50,10 @@ DRAWN = (
     "training/grad_norm",
     "training/mismatch_kl",
 )
-"""Names of the metrics of a step that are kept."""
+"""Names of the step metrics that are recorded."""
 SCORE = "val/external_score/mean"
 FOREVER = 1e9
-"""Seconds."""
+"""A time limit in seconds that is never reached."""
 
 
 @dataclass
@@ -59,25 +61,25 @@ class Curve:
     """The record of a job, step by step."""
 
     steps: dict[int, Mapping[str, float]] = field(default_factory=dict)
-    """Metrics of each step that has trained."""
+    """Metrics of each step that trained groups."""
     scores: dict[int, float] = field(default_factory=dict)
-    """Held-out external score of each validated step."""
+    """Validated step -> its held-out external score."""
     raised: dict[int, list[str]] = field(default_factory=dict)
-    """Step -> signals that became raised after it."""
+    """Step -> signals that became raised after this step."""
     remedies: list[dict[str, Any]] = field(default_factory=list)
-    """Remedies, as in `report.json`."""
+    """The job's remedies, as in `report.json`."""
     reports: list[StepReport] = field(default_factory=list)
     """The learner's report of each step."""
     ranks: list[int] = field(default_factory=list)
-    """Rank of each adapter that the servers took."""
+    """Rank of each adapter that the servers loaded, in order."""
 
 
 def configured(folder: Path, inputs: Path, changes: Mapping[str, Any]) -> JobConfig:
-    """The demo's job over local folders.
+    """The demo's job, with local folders instead of a bucket.
 
     Args:
-        folder: of the store.
-        inputs: base model and rows.
+        folder: the folder for the job's store.
+        inputs: the folder with the base model and the rows.
         changes: changes to the demo's spec.
     """
     document = quickstart.merged(quickstart.job("desk")["spec"], changes)
@@ -100,17 +102,17 @@ async def run(
     until: int | None = None,
     heard: Callable[[int, Curve], None] = lambda step, curve: None,
 ) -> Curve:
-    """Run a job to its end, from where an earlier run has left it.
+    """Run a job to its end. If `folder` has an earlier run, continue it.
 
     Args:
-        folder: has the job's store and the learner's log.
+        folder: the folder with the job's store and the learner's log.
         catalogue: signals to judge at each step.
-        order: step -> the order that a person has given by then.
-        until: step after which both processes are killed; None: they run to the end.
-        heard: called with each step that has trained.
+        order: function from a step to the order that a person has given by then.
+        until: step after which both processes are killed; None to run to the end.
+        heard: function that is called after each step that trained groups.
 
     Raises:
-        RuntimeError: the learner has ended before the job.
+        RuntimeError: the learner ended before the job.
     """
     port, found = learner_rig.free_port(), None
     async with learner_rig.learner(config, folder, f"http://127.0.0.1:{port}") as learner:
@@ -125,11 +127,12 @@ async def run(
 
 
 async def _life(job: _Job, port: int, ended: asyncio.Task[int]) -> Curve | None:
-    """Run one coordinator; None if the learner went back to a checkpoint and a new coordinator must take
-    over.
+    """Run one coordinator, and return the job's curve.
+
+    The result is None if the learner went back to a checkpoint, so that a new coordinator must take over.
 
     Args:
-        ended: the end of the learner's process.
+        ended: task that is done when the learner's process ends.
     """
     left = asyncio.create_task(job.left.wait())
     parts: list[asyncio.Task[Any]] = [left]
@@ -201,7 +204,7 @@ class _Job:
 
     @contextlib.asynccontextmanager
     async def serving(self, port: int) -> AsyncIterator[None]:
-        """The learner API."""
+        """Serve the learner API during the block."""
         await self.training.restore(self._replay)
         api = LearnerApi(TO_COORDINATOR, lambda: b"")
         api.training = self.training

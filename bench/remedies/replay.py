@@ -1,4 +1,5 @@
-"""Judges a recorded curve by today's signals: definitions change, and training again takes hours."""
+"""Judges a recorded curve with the present signals. Their definitions change, and training again takes
+hours."""
 
 from __future__ import annotations
 
@@ -10,18 +11,18 @@ from headway_analysis.signals.watch import Watch
 from headway_api.signals import SignalName
 
 REPLAYED: Final = (SignalName.REWARD_COLLAPSED, SignalName.ENTROPY_RISING, SignalName.POLICY_MISMATCH)
-"""Signals that lead to remedies and need only reward, entropy, mismatch and age."""
+"""Signals that lead to remedies, and need only the recorded reward, entropy, mismatch and age."""
 REWARDS: Final = (0.0, 1.0)
-"""spec.reward.range of the demo's job."""
+"""The demo job's spec.reward.range."""
 Raised = dict[SignalName, list[int]]
 
 
 def again(steps: Mapping[str, Mapping[str, float]], lag: int) -> Raised:
-    """Signal -> steps after which it would be raised today, for a job without remedies.
+    """Signal -> steps after which it would be raised with the present definitions, in a job without remedies.
 
     Args:
         steps: recorded metrics, by step.
-        lag: `maxStepsOffPolicy`, and how many steps old every batch is once there are so many.
+        lag: `maxStepsOffPolicy`. Every batch is assumed to be this old, once there are as many steps.
     """
     watch, found, before = Watch(Job(*REWARDS, lag)), Raised(), set[SignalName]()
     for step, metrics in sorted((int(step), metrics) for step, metrics in steps.items()):
@@ -41,7 +42,7 @@ def then(raised: Mapping[str, list[str]]) -> Raised:
 
 
 def summary(recorded: Mapping[str, Any], lag: int) -> str:
-    """`then` and `again` in words. `recorded`: the recorded job without remedies."""
+    """The results of `then` and `again` as text. `recorded` is the recorded job without remedies."""
     now, was = again(recorded["steps"], lag), then(recorded["raised"])
     return "; ".join(
         f"{name} after {_listed(now.get(name))}"

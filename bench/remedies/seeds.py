@@ -1,4 +1,4 @@
-"""One seed, two jobs: one is alerted, the other one is also changed."""
+"""Runs two jobs with the same seed: one only raises alerts, and the other also applies remedies."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ RATE: Final = 2e-3
 LAG: Final = 4
 STEPS: Final = 150
 EVERY: Final = 5
-"""Steps between validations, and between checkpoints."""
+"""Steps between two validations, and between two checkpoints."""
 RESULTS: Final = machine.ROOT / "bench" / "results"
 LAST: Final = 3
-"""Validations whose mean is a job's result: a single one varies too much."""
+"""Number of last validations whose mean is a job's result. A single validation varies too much."""
 SETTINGS: Final[Mapping[str, Any]] = {
     "algorithm": {
         "loss": "cispo",
@@ -41,7 +41,7 @@ SETTINGS: Final[Mapping[str, Any]] = {
     "optimizer": {"learningRate": RATE},
     "schedule": {"maxSteps": STEPS, "maxEpochs": 100},
     "rollout": {"maxRetries": 0, "maxConcurrency": 1024},
-    # Sampled like training: greedy episodes soon solve every case, which hides further gains.
+    # Sample validations like training. Greedy episodes soon solve every case, which would hide further gains.
     "evaluation": {"everySteps": EVERY, "maxRows": 64, "sampling": {"temperature": 1}},
     "checkpoints": {"everySteps": EVERY, "keepBest": 2, "keepLast": 1},
 }
@@ -49,7 +49,7 @@ SETTINGS: Final[Mapping[str, Any]] = {
 
 
 def measure(seed: int, folder: Path) -> Section:
-    """Run both jobs, one after the other."""
+    """Run both jobs, one after another."""
     inputs = quickstart.inputs(Settings.from_environ(os.environ).cache, SEED)
     found, rows = {}, []
     for policy in POLICIES:
@@ -72,7 +72,7 @@ def measure(seed: int, folder: Path) -> Section:
 
 
 def agree(one: Curve, other: Curve) -> int:
-    """The last step up to which two jobs have published the same weights."""
+    """The last step up to which both jobs have published the same weights."""
     both = zip(one.reports, other.reports, strict=False)
     differs = next((a.step for a, b in both if digest(a.weights.files) != digest(b.weights.files)), None)
     return min(one.reports[-1].step, other.reports[-1].step) if differs is None else differs - 1
@@ -84,13 +84,13 @@ def digest(files: Sequence[Any]) -> str:
 
 
 def alert(curve: Curve) -> int | None:
-    """The first step after which a signal of `ACTED_ON` was raised; None if none was."""
+    """The first step after which a signal of `ACTED_ON` was raised; None if no such signal was raised."""
     acted = {name.value for name in ACTED_ON}
     return next((step for step, names in sorted(curve.raised.items()) if acted & set(names)), None)
 
 
 def row(policy: str, curve: Curve, seconds: float) -> Row:
-    """The result of a job."""
+    """The table's row for one job."""
     alerted, last = alert(curve), max(curve.scores)
     before = {step: score for step, score in curve.scores.items() if alerted is None or step <= alerted}
     since = [score for step, score in curve.scores.items() if step not in before]
@@ -121,7 +121,8 @@ def curves_of(seed: int) -> str:
 
 
 def section(seed: int, rows: list[Row], recorded: str | None = None) -> Section:
-    """Table and goals. `recorded`: the curves as their file has them; None: those of the repository."""
+    """The section with its table and goals. `recorded` is the text of the curves' file; None to read the
+    file."""
     kept = json.loads(recorded or (RESULTS / curves_of(seed)).read_text())
     by_policy = {each["policy"]: each for each in rows}
     read = prose(f"""
@@ -157,5 +158,5 @@ def section(seed: int, rows: list[Row], recorded: str | None = None) -> Section:
 
 
 def best_to_end(one: Row) -> str:
-    """Text: the score from the best before the collapse to the end."""
+    """The best score before the alert and the score at the end, as text."""
     return f"{one['best before']:.2f} -> {one['end']:.2f}"

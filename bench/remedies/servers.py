@@ -1,10 +1,10 @@
-"""The rollout servers of a job that is run in one process: they hold what the learner has published.
+"""Replaces the rollout servers of a job by code in this process, which samples with the published weights.
 
-An episode is sampled to its end by the weights that the servers held when its group began. So the groups of
-a batch are as old as `maxStepsOffPolicy` allows, and which weights sampled a token depends on no clock.
+The weights at the beginning of a group sample all of its episodes to their end. So the groups of a batch are
+as old as `maxStepsOffPolicy` allows, and the weights of a token do not depend on timing.
 
-Turns of one step's episodes are answered together, once all of these episodes wait. So a turn's batch depends
-on no clock either, and the same job samples the same bits again.
+The turns of one step's episodes are answered together, once all of these episodes wait for an answer. So the
+batch of a turn does not depend on timing either, and the same job samples the same bits again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ADAPTER = "adapter_model.safetensors"
 
 
 class Servers:
-    """Replaces the fleet for `Training`, and plays its episodes."""
+    """Replaces the fleet for `Training`, and plays the episodes."""
 
     def __init__(self, spec: RLTrainingJobSpec, base: Path) -> None:
         self._spec = spec
@@ -47,13 +47,13 @@ class Servers:
         self._weights: tuple[PolicyVersion, Weights] | None = None
         self._casts: dict[tuple[PolicyVersion, Purpose], Cast] = {}
         self._cast_of: dict[str, Cast] = {}
-        """By group."""
+        """Group -> the cast that plays its episodes."""
         self.ranks: list[int] = []
-        """Rank of each adapter that was taken."""
+        """Rank of each adapter that was loaded, in order."""
         self.router = Router()
 
     async def want(self, manifest: WeightsManifest, reported: float | None = None) -> None:
-        """Take the adapter that a manifest names."""
+        """Load the adapter that a manifest names, for all groups that begin later."""
         folder = Path(manifest.uri.removeprefix("file://"))
         adapter = load_file(folder / ADAPTER)
         lora: dict[str, Any] = json.loads((folder / CONFIGURATION).read_text())
@@ -65,10 +65,10 @@ class Servers:
             self._casts.pop(key).close()
 
     async def ready(self) -> None:
-        """Return at once: the servers hold a wanted version immediately."""
+        """Return at once, because `want` loads a version immediately."""
 
     async def release(self) -> None:
-        """Do nothing: there is no second slot."""
+        """Do nothing, because there is no second weight slot."""
 
     async def episode(self, task: Task) -> EpisodeRecord:
         """Play one episode to its end."""
@@ -77,7 +77,7 @@ class Servers:
         return await self._cast_of[task.group_id].run(task)
 
     def close(self) -> None:
-        """End the thread that samples."""
+        """End the sampling thread."""
         self._thread.shutdown(cancel_futures=True)
 
     def _newest(self, purpose: Purpose) -> Cast:
@@ -86,7 +86,8 @@ class Servers:
         if (version, purpose) not in self._casts:
             spec = self._spec
             assert spec.model.context_length is not None
-            # After going back, all groups of the slots begin at once, and a batch may be larger.
+            # After a return to a checkpoint, the groups of all slots begin at once, and a batch may be
+            # larger.
             active = (spec.algorithm.max_steps_off_policy + 1) * spec.algorithm.batch_size
             rows = max(2 * active * spec.algorithm.group_size, spec.evaluation.max_rows or 0)
             sampler = Sampler(self._shape, weights, rows, 2 * spec.model.context_length)
@@ -96,7 +97,7 @@ class Servers:
 
 
 class Cast:
-    """The episodes that one step's weights sample for one purpose."""
+    """Plays the episodes that one version's weights sample for one purpose."""
 
     def __init__(
         self,
@@ -118,16 +119,17 @@ class Cast:
         agent = Builtin(gateway, spec.agent.turn_limit)
         self._episodes = Episodes(rules, agent, self._boxes, self._boxes)
         self.live = 0
-        """Episodes under way."""
+        """Number of running episodes."""
         self._waiting: dict[str, tuple[Request, asyncio.Future[Sampled]]] = {}
         self._answering: asyncio.Task[None] | None = None
 
     def close(self) -> None:
-        """Free the computed tensors once no episode runs or will run. Python would free them much later."""
+        """Free the computed tensors. Call it once no episode runs or will run. Python would free them much
+        later."""
         del self._sampler, self._episodes
 
     async def run(self, task: Task) -> EpisodeRecord:
-        """Play one of them."""
+        """Play one episode."""
         self.live += 1
         self._boxes.tasks[task.episode_id] = task
         try:
@@ -151,7 +153,8 @@ class Cast:
             self._answering = asyncio.create_task(self._answer())
 
     async def _answer(self) -> None:
-        """Answer turns until some running episode does not wait. The next request calls this again."""
+        """Answer turns until a running episode does not wait for an answer. The next request starts this
+        again."""
         try:
             while await self._settled():
                 await self._tell()
@@ -159,7 +162,7 @@ class Cast:
             self._answering = None
 
     async def _settled(self) -> bool:
-        """Whether all running episodes wait, and none began or ended for some turns of the event loop."""
+        """Whether all running episodes wait, after several rounds of the event loop without a change."""
         quiet, seen = 0, (0, 0)
         while quiet < QUIET:
             await asyncio.sleep(0)
@@ -180,6 +183,6 @@ class Cast:
             return
         for (session, (_, future)), turn in zip(asked, turns, strict=True):
             spans = [VersionSpan(start=0, end=len(turn.tokens), version=self._version)]
-            if not future.done():  # its episode was given up meanwhile
+            if not future.done():  # done already if its episode was given up meanwhile
                 future.set_result(Sampled(turn.tokens, turn.logprobs, spans, turn.finish_reason, turn.cached))
             self._waiting.pop(session, None)

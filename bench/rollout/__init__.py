@@ -1,1 +1,1 @@
-"""What the coordinator costs and gains: `make bench-rollout`."""
+"""Measures the overhead and the benefits of the coordinator: `make bench-rollout`."""

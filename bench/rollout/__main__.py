@@ -2,7 +2,7 @@
 
     python -m bench.rollout [--only gateway,turn,asynchrony,pause,validation,dedicated,cost] [--out FOLDER]
 
-A section that is not run keeps the results it has.
+Sections that do not run keep their earlier results.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Wall clock of the same steps for each staleness bound and sampler, with log-normal tool times."""
+"""Measures the time of the same steps for each staleness bound and sampler, with log-normal tool times."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def _measure(folder: Path) -> Section:
 
 
 def turn_seconds(plan: Plan, ran: Ran) -> float:
-    """A turn's mean seconds: an episode's time without its tools, by turn."""
+    """Mean seconds of a turn: the time of an episode without its tools, divided by its turns."""
     episodes = [episode for group in ran.groups for episode in group.episodes]
     calls = range(plan.turns - 1)
     tools = [sum(plan.latency.draw(episode.episode_id, call) for call in calls) for episode in episodes]
@@ -76,7 +76,7 @@ def turn_seconds(plan: Plan, ran: Ran) -> float:
 
 
 def plans(plan: Plan) -> Iterator[Plan]:
-    """The runs. The first one is the reference of all others."""
+    """The plans of all runs. The first run is the reference for all others."""
     yield plan
     for lag in (1, 3):
         for sampler in SAMPLERS:

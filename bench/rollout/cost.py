@@ -1,4 +1,4 @@
-"""How tokens and the bill grow with episodes and with turns: exponents, of whole jobs and their ledgers."""
+"""Measures how tokens and the bill grow with episodes and turns, as exponents, from whole jobs' ledgers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GROWN = ("prompt", "prefill", "sample", "train", "a row a turn", "cost, USD")
 LINEAR = ("prompt", "sample", "train", "cost, USD")
 """Columns that grow linearly with episodes."""
 WITHIN = 0.05
-"""How far from 1 an exponent may be."""
+"""Largest allowed difference of an exponent from 1."""
 
 READ = prose(f"""
     Whole jobs run on one server, each with a ledger of its own. They have {PLAN.batch_size} groups of
@@ -40,7 +40,7 @@ READ = prose(f"""
 
 
 def measure(folder: Path) -> Section:
-    """Run jobs of more and more episodes, then of longer and longer episodes."""
+    """Run jobs with increasing numbers of episodes, and then jobs with increasing numbers of turns."""
     return asyncio.run(_measure(folder))
 
 
@@ -53,7 +53,7 @@ async def _measure(folder: Path) -> Section:
 
 
 def row(ran: Ran, steps: int) -> Row:
-    """The table's row of one job."""
+    """The table's row for one job."""
     usage, episodes = ran.usage, [episode for group in ran.groups for episode in group.episodes]
     prefill, cached = usage["prefillTokens"], usage["cachedPrefillTokens"]
     rows = sum(len(episode.rows) for episode in episodes)
@@ -72,7 +72,7 @@ def row(ran: Ran, steps: int) -> Row:
 
 
 def _cost(usage: dict[str, Any]) -> float:
-    """US dollars by the default price book, with more digits than a status."""
+    """The cost in US dollars by the default price book, with more digits than in a status."""
     prices = DEFAULT.entries[-1].prices.by_class()
     return float(sum((prices[name] or 0) * usage[f"{name}Tokens"] for name in PRICED))
 

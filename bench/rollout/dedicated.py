@@ -1,4 +1,5 @@
-"""Wall clock of jobs with full weights: with a server for held-out rows, and with training that waits."""
+"""Measures the time of jobs with full weights: with a server for held-out rows, and with training that
+waits."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ async def _measure(folder: Path) -> Section:
 
 
 def row(name: str, ran: dict[str, Ran]) -> Row:
-    """One way of validating."""
+    """The table's row for one way of validating."""
     one, shared, never = ran[name], ran[SHARED], ran[NONE]
     return {
         "evaluation.servers": name,

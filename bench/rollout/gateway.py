@@ -1,8 +1,8 @@
-"""The token rate through the gateway, relative to vLLM alone: the same prompts, seeds and turns.
+"""Measures the token rate through the gateway relative to vLLM alone, with the same prompts, seeds and turns.
 
-The gateway's side goes first: agents speak OpenAI's chat completions to it over HTTP. As many clients at once
-then send its requests to vLLM directly, as token ids: equal prompts, equal seeds, equal prefixes cached. A
-pair of sides is repeated, and the ratios of the pairs have a median.
+The gateway's side runs first. Agents send OpenAI's chat completions to it over HTTP. Then as many clients
+send the gateway's requests to vLLM directly, as token ids, with equal prompts, seeds and cached prefixes.
+Each pair of sides is repeated, and the result is the median ratio.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Done = TypeVar("Done")
 
 CONTEXT = 2048
 SHORTEST, LONGEST = 8, 56
-"""Fewest and most tokens sampled in a turn. Turns of one length would all begin and end together."""
+"""Minimum and maximum tokens sampled in a turn. Turns of equal length would all begin and end together."""
 CELLS = {
     (1, 1): (24, 1),
     (1, 4): (10, 1),
@@ -47,8 +47,9 @@ CELLS = {
     (64, 4): (3, 1),
     (64, 16): (2, 1),
 }
-"""(episodes at once, turns) -> pairs of sides, and consecutive episodes at each place. The load lasts long
-enough that the common start is a small part of it.
+"""(concurrent episodes, turns) -> number of pairs, and number of consecutive episodes at each place.
+
+A run is long enough that the common start is a small part of it.
 """
 OF_DIRECT = 0.99
 START_SECONDS = 120.0
@@ -86,13 +87,13 @@ READ = prose(f"""
 
 @dataclass
 class Side:
-    """One side of a pair."""
+    """The result of one side of a pair."""
 
     seconds: float = 0.0
     tokens: int = 0
     turns: int = 0
     cpu: float = 0.0
-    """CPU seconds of the gateway's process for a turn."""
+    """CPU seconds of the gateway's process per turn."""
     output: list[list[list[int]]] = field(default_factory=list)
     """Sampled tokens, by episode and turn."""
 
@@ -102,7 +103,7 @@ class Side:
 
 
 class Rig:
-    """A gateway's process, vLLM, and a client of both."""
+    """A client of a gateway's process and of vLLM."""
 
     def __init__(self, http: aiohttp.ClientSession, gateway: str, server: Server) -> None:
         self._http = http
@@ -111,8 +112,11 @@ class Rig:
         self._model = name_of(server.weights(1))
 
     async def through(self, name: str, ways: int, turns: int, rounds: int) -> tuple[Side, list[Any]]:
-        """`rounds` episodes at each of `ways` places through the gateway; also returns its requests to
-        vLLM."""
+        """Run `rounds` episodes at each of `ways` places through the gateway.
+
+        Returns:
+            The result, and the gateway's requests to vLLM by episode.
+        """
         urls = await self.open(name, ways * rounds)
         side, before = Side(), await self._ask("GET", f"{self._gateway}/bench/cpu")
         started = time.monotonic()
@@ -133,7 +137,7 @@ class Rig:
             side.turns += 1
 
     async def turn(self, url: str, messages: list[dict[str, Any]], turn: int, tokens: int) -> float:
-        """Play a turn; returns its seconds. Its answer and its tool's result are appended to `messages`."""
+        """Play a turn, and return its seconds. Append the answer and the tool's result to `messages`."""
         started = time.monotonic()
         answer = await self._ask("POST", f"{url}/v1/chat/completions", asking(messages, tokens))
         took = time.monotonic() - started
@@ -142,13 +146,13 @@ class Rig:
         return took
 
     async def bare(self, messages: list[dict[str, Any]]) -> float:
-        """Seconds of a request for a turn to a route that answers at once."""
+        """Seconds of a turn's request to a route that answers at once, without any work."""
         started = time.monotonic()
         await self._ask("POST", f"{self._gateway}/bench/bare", asking(messages, LONGEST))
         return time.monotonic() - started
 
     async def direct(self, asked: list[Any], ways: int) -> Side:
-        """The side of vLLM alone: it samples the turns of `asked` again, `ways` episodes at once."""
+        """Run the side of vLLM alone: sample the turns of `asked` again, with `ways` concurrent episodes."""
         side = Side()
         started = time.monotonic()
         side.output = await at_once([self._replay(episode, side) for episode in asked], ways)
@@ -164,31 +168,33 @@ class Rig:
         return output
 
     async def again(self, turn: Any) -> list[int]:
-        """Send a turn's request to vLLM directly; returns its tokens."""
+        """Send a turn's request to vLLM directly, and return the sampled tokens."""
         request = Request(turn["prompt"], len(turn["sampled"]), 1.0, 1.0, turn["seed"], [])
         answer = await self._ask("POST", self._engine, self._body(request))
         tokens: list[int] = answer["choices"][0]["token_ids"]
         return tokens
 
     async def open(self, name: str, episodes: int) -> list[str]:
-        """Addresses of new episodes."""
+        """Open episodes on the gateway, and return their addresses."""
         asked = {"name": name, "episodes": episodes, "max_tokens": LONGEST}
         urls: list[str] = await self._ask("POST", f"{self._gateway}/bench/open", asked)
         return urls
 
     async def exchanges(self) -> list[Any]:
-        """The open episodes' requests to vLLM, and their seconds."""
+        """The requests of the open episodes to vLLM, with their seconds."""
         found: list[Any] = await self._ask("GET", f"{self._gateway}/bench/exchanges")
         return found
 
     async def close(self) -> list[Any]:
-        """End the open episodes; returns their requests to vLLM and the requests' seconds."""
+        """End the open episodes, and return their requests to vLLM with the seconds."""
         found: list[Any] = await self._ask("POST", f"{self._gateway}/bench/close")
         return found
 
     def _body(self, request: Request) -> dict[str, Any]:
-        """The body that the gateway's fleet sends, with another salt: no side finds the other's cached
-        prefixes."""
+        """The body that the gateway's fleet sends, but with another salt.
+
+        So neither side can use prefixes that the other side has cached.
+        """
         return {
             "model": self._model,
             "cache_salt": "direct",
@@ -213,7 +219,7 @@ class Rig:
 
 @asynccontextmanager
 async def rig(server: Server, profile: Path | None = None) -> AsyncIterator[Rig]:
-    """With `profile` the gateway's process is profiled into that file."""
+    """Run the gateway's process during the block. With `profile`, write a profile of it to that file."""
     settings = {
         "model": str(server.base),
         "engine": server.process.url,
@@ -240,17 +246,17 @@ async def rig(server: Server, profile: Path | None = None) -> AsyncIterator[Rig]
 
 
 def asking(messages: list[dict[str, Any]], tokens: int) -> dict[str, Any]:
-    """A request for a turn."""
+    """The body of a chat-completion request for a turn."""
     return {"model": "default", "messages": messages, "tools": TOOLS, "max_tokens": tokens}
 
 
 def opening(name: str) -> list[dict[str, Any]]:
-    """First messages of an episode."""
+    """The first messages of an episode."""
     return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": f"Handle {name}."}]
 
 
 async def at_once(episodes: Sequence[Coroutine[Any, Any, Done]], ways: int) -> list[Done]:
-    """The results of all episodes, in order; `ways` episodes run at a time."""
+    """Run all episodes, `ways` at a time, and return their results in order."""
     places = asyncio.Semaphore(ways)
 
     async def run(episode: Coroutine[Any, Any, Done]) -> Done:
@@ -261,7 +267,7 @@ async def at_once(episodes: Sequence[Coroutine[Any, Any, Done]], ways: int) -> l
 
 
 async def pairs(rig: Rig, ways: int, turns: int, count: int, rounds: int) -> list[tuple[Side, Side]]:
-    """Pairs of sides, one after the other."""
+    """Measure `count` pairs of sides, one after another."""
     found = []
     for number in range(count):
         through, asked = await rig.through(f"{ways}x{turns}-{number}", ways, turns, rounds)
@@ -270,12 +276,12 @@ async def pairs(rig: Rig, ways: int, turns: int, count: int, rounds: int) -> lis
 
 
 def ratios_of(found: list[tuple[Side, Side]]) -> list[float]:
-    """The gateway's rate over the direct one's, by pair."""
+    """The gateway's rate divided by the direct rate, by pair."""
     return [through.rate / direct.rate for through, direct in found]
 
 
 def row(ways: int, turns: int, found: list[tuple[Side, Side]]) -> Row:
-    """A cell of the table."""
+    """The table's row for one cell of `CELLS`."""
     ratios = ratios_of(found)
     same = [
         a == b

@@ -1,8 +1,8 @@
-"""The gateway as a process of its own, as in the coordinator's pod: started by `gateway.py`.
+"""Runs the gateway as a separate process, with the settings of the coordinator's pod. `gateway.py` starts it.
 
     python -m bench.rollout.gateway_process JSON     prints one line once it listens
 
-Besides the agents' routes, it opens and closes episodes, and reports their tokens and times.
+Besides the agents' routes, it has routes that open and close episodes, and report their tokens and times.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ EPISODE_SECONDS = 600.0
 
 
 class NoSandbox:
-    """Refuses every sandbox: these agents bring their own tools."""
+    """Replaces the sandbox, and refuses every tool call: these agents have their own tools."""
 
     async def tool(self, name: str, arguments: dict[str, Any]) -> ToolReply:
         raise LookupError(f"the environment has no tool {name}")
 
 
 class Desk:
-    """Opens episodes, and closes them all."""
+    """Opens episodes, and closes all of them together."""
 
     def __init__(self, server: GatewayServer, backend: Backend, fleet: Fleet, url: str) -> None:
         self._server = server
@@ -79,7 +79,7 @@ class Desk:
         return web.json_response([_recorded(rollout.session) for rollout in self._rollouts])
 
     async def close(self, _request: web.Request) -> web.Response:
-        """End the open episodes; answer with the engine's requests and answers, by episode and turn."""
+        """End the open episodes. Answer with the engine's requests and answers, by episode and turn."""
         sessions = [rollout.session for rollout in self._rollouts]
         await self._open.aclose()
         for session in sessions:
@@ -147,12 +147,12 @@ async def serve(settings: dict[str, Any]) -> None:
         app.router.add_get("/bench/exchanges", desk.exchanges)
         app.router.add_post("/bench/bare", desk.bare)
         app.router.add_get("/bench/cpu", desk.cpu)
-        # The same settings as in the coordinator.
+        # Use the same settings as the coordinator.
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", settings["port"]).start()
         print(json.dumps({"renderer": renderer.name}), flush=True)
-        # Until the parent process closes the pipe.
+        # Wait until the parent process closes the pipe.
         await asyncio.to_thread(sys.stdin.read)
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""What new weights cost a server that samples: the length of its pause, and the effect on its turns."""
+"""Measures the effect of new weights on a sampling server: the length of its pause, and its turns."""
 
 from __future__ import annotations
 
@@ -26,11 +26,14 @@ CONTEXT = 1024
 WAYS = 8
 TOKENS = 48
 STREAMED = 256
-"""Tokens of the watched request: few, since full weights make the server compute all of them again."""
+"""Tokens of the streamed request. They are few, because with new full weights the server computes all of them
+again.
+"""
 STEP_SECONDS = 3.0
 UPDATES = 3
-"""Updates in a phase. Each phase without updates is followed by one with them."""
+"""Number of updates in a phase with updates. Phases without and with updates alternate."""
 PHASES = 2
+"""Number of pairs of phases."""
 
 READ = prose(f"""
     {WAYS} sessions sample turns of {TOKENS} tokens through the fleet without a break. The model has
@@ -47,15 +50,15 @@ READ = prose(f"""
 
 @dataclass
 class Load:
-    """Turns that run one after the other in every session."""
+    """Sessions that sample turns one after another, with counts of their turns."""
 
     fleet: Fleet
     tokens: int = 0
     running: set[str] = field(default_factory=set)
     done: set[str] = field(default_factory=set)
-    """Turns that ended with all their tokens."""
+    """Names of turns that ended with all their tokens."""
     mixed: int = 0
-    """Turns of `done` that more than one version sampled."""
+    """Number of turns in `done` that were sampled by more than one version."""
 
     async def session(self, number: int) -> None:
         for turn in itertools.count():
@@ -79,19 +82,19 @@ class Update:
     began: float
     in_flight: set[str]
     seconds: float = 0.0
-    """Seconds until the server was in rotation again."""
+    """Seconds from the announcement until the server was in rotation again."""
 
 
 @dataclass
 class Found:
-    """Measurements with one kind of weights."""
+    """The measurements with one kind of weights."""
 
     load: Load
     updates: list[Update] = field(default_factory=list)
     tokens_at: list[float] = field(default_factory=list)
     """Times of the stream's tokens."""
     rates: dict[bool, list[float]] = field(default_factory=lambda: {False: [], True: []})
-    """Whether a phase has updates -> tokens a second of such phases."""
+    """Whether phases have updates -> tokens per second in each such phase."""
     reroutes: int = 0
 
 
@@ -124,7 +127,7 @@ async def _measure(server: Server) -> Found:
 
 
 async def _phase(found: Found, server: Server, first: int | None) -> None:
-    """Some steps; if `first` is given, an update in each, beginning with that version."""
+    """Run a phase. If `first` is given, each of its steps has an update, beginning with that version."""
     began, tokens = time.monotonic(), found.load.tokens
     for number in range(UPDATES):
         due = began + (number + 1) * STEP_SECONDS
@@ -143,7 +146,7 @@ async def _update(found: Found, server: Server, step: int) -> None:
 
 
 async def _stream(http: aiohttp.ClientSession, server: Server, found: Found) -> None:
-    """Note the time of each token of a streamed request; begin a new request when one ends."""
+    """Record the time of each token of a streamed request. When a request ends, begin a new one."""
     body = {
         "model": name_of(server.weights(1)),
         "prompt": list(range(20, 60)),
@@ -162,7 +165,7 @@ async def _stream(http: aiohttp.ClientSession, server: Server, found: Found) -> 
 
 @asynccontextmanager
 async def _background(*work: object) -> AsyncIterator[None]:
-    """Run the work until the block ends; its failures are raised there."""
+    """Run `work` during the block. Raise its failures at the end of the block."""
     tasks = [asyncio.ensure_future(one) for one in work]  # type: ignore[call-overload]
     try:
         yield
@@ -176,14 +179,14 @@ async def _background(*work: object) -> AsyncIterator[None]:
 
 
 def stand_still(at: list[float], update: Update, usual: float) -> float:
-    """Longest time without a token around an update, less the usual."""
+    """Longest time between two tokens around an update, minus the usual time."""
     end = update.began + update.seconds + STEP_SECONDS / 4
     gaps = [b - a for a, b in itertools.pairwise(at) if b >= update.began and a <= end]
     return max(0.0, max(gaps) - usual)
 
 
 def row(found: Found) -> Row:
-    """The table's row of one kind of weights."""
+    """The table's row for one kind of weights."""
     usual = statistics.median(b - a for a, b in itertools.pairwise(found.tokens_at))
     still = [stand_still(found.tokens_at, update, usual) for update in found.updates]
     in_flight = [name for update in found.updates for name in update.in_flight]

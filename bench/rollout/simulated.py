@@ -1,7 +1,7 @@
-"""Simulates a job by its latencies alone, with the product's own Sampler.
+"""Simulates a job only from its latencies, with the product's own scheduler.
 
-An episode lasts as long as its tool calls and a fixed time for each turn; all else takes no time. Real runs
-are slower because two cores are too few for so many episodes at once.
+An episode takes the time of its tool calls, plus a fixed time for each turn. Nothing else takes time. Real
+runs are slower, because two cores are too few for so many concurrent episodes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headway_coordinator.scheduler.slots import BatchScheduler
 
 
 def episode_seconds(plan: Plan, position: int, index: int, turn_seconds: float) -> float:
-    """An episode's length; its tool calls are those of the real one."""
+    """Seconds of an episode. Its tool calls take the same times as in the real run."""
     name = f"t0-{position:06d}-{index}-0"
     calls = sum(plan.latency.draw(name, call) for call in range(plan.turns - 1))
     return calls + plan.turns * turn_seconds
@@ -25,13 +25,14 @@ def episode_seconds(plan: Plan, position: int, index: int, turn_seconds: float) 
 
 @dataclass
 class Simulation:
-    """Events in the order of their time."""
+    """An event-driven simulation of a job."""
 
     plan: Plan
     turn_seconds: float
     now: float = 0.0
     _events: list[tuple[float, int, int | None]] = field(default_factory=list)
-    """(time, tie-breaker, position of the episode that ends; None: the learner ends a step)."""
+    """Heap of (time, tie-breaker, group position of the episode that ends). With None, the learner ends a
+    step."""
     _number: Iterator[int] = field(default_factory=itertools.count)
     _queue: deque[tuple[int, int]] = field(default_factory=deque)
     _left: dict[int, int] = field(default_factory=dict)
@@ -39,7 +40,7 @@ class Simulation:
     _batch: list[int] | None = None
 
     def run(self) -> float:
-        """Simulate the job; returns its seconds."""
+        """Simulate the job, and return its seconds."""
         plan = self.plan
         total = plan.steps * plan.batch_size
         scheduler = BatchScheduler(plan.batch_size, plan.lag, plan.steps, total, order=plan.sampler)  # type: ignore[arg-type]
@@ -73,5 +74,5 @@ class Simulation:
 
 
 def seconds(plan: Plan, turn_seconds: float) -> float:
-    """Seconds that a job takes by its latencies alone."""
+    """Seconds that a job takes according to its latencies alone."""
     return Simulation(plan, turn_seconds).run()

@@ -1,4 +1,4 @@
-"""How much longer a turn takes through the gateway, one episode at a time."""
+"""Measures how much longer a turn takes through the gateway, with one episode at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from bench.support.stats import shown
 EPISODES = {1: 256, 4: 64, 16: 16}
 """Turns of an episode -> number of consecutive episodes."""
 BRIEF = (4, 12)
-"""Fewest and most tokens of a turn. The gateway's work grows with the history, hardly with sampled tokens."""
+"""Minimum and maximum tokens of a turn. The gateway's work depends on the history, and hardly on sampled
+tokens."""
 MILLISECONDS = 2.0
 
 READ = prose(f"""
@@ -36,20 +37,20 @@ READ = prose(f"""
 
 @dataclass(frozen=True)
 class Turn:
-    """Seconds of one turn."""
+    """Times of one turn, in seconds."""
 
     through: float
-    """Seconds of the agent's request, through the gateway."""
+    """Seconds of the agent's request through the gateway."""
     engine: float
     """Seconds of the gateway's call to vLLM."""
     direct: float
-    """Seconds of a direct call afterwards."""
+    """Seconds of the same call to vLLM, made directly afterwards."""
     bare: float
-    """Seconds of a call that does nothing."""
+    """Seconds of a call to a route that does nothing."""
 
 
 async def played(at: Rig, name: str, turns: int) -> list[Turn]:
-    """Play one episode."""
+    """Play one episode, and return the times of its turns."""
     [url] = await at.open(name, 1)
     messages, lengths, found = opening(name), random.Random(name), []
     for number in range(turns):
@@ -66,7 +67,7 @@ async def played(at: Rig, name: str, turns: int) -> list[Turn]:
 
 
 def row(turns: int, episodes: int, found: list[Turn]) -> Row:
-    """The table's row of all turns of episodes of one length."""
+    """The table's row for all turns of the episodes of one length."""
     added = [1000 * (turn.through - turn.engine) for turn in found]
     quarters = statistics.quantiles(added, n=4)
     second = statistics.median(1000 * (turn.through - turn.direct) for turn in found)

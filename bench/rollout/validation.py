@@ -1,4 +1,4 @@
-"""Wall clock of a job that is validated beside training, and of one that waits for its validations."""
+"""Measures the time of a job that validates during training, and of a job that waits for its validations."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def _measure(folder: Path) -> Section:
 
 
 def row(name: str, ran: dict[str, Ran]) -> Row:
-    """One way of validating."""
+    """The table's row for one way of validating."""
     one, waits, never = ran[name], ran["training waits"], ran["no validation"]
     return {
         "validation": name,

@@ -1,1 +1,1 @@
-"""What strangers' requests cost the gateway."""
+"""Measures the effect of hostile requests on the gateway."""

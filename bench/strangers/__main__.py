@@ -1,7 +1,8 @@
-"""Hostile requests to each route of a turn: `python -m bench.strangers` writes the page and its numbers.
+"""Sends hostile requests to each route of a turn: `python -m bench.strangers` writes the page and its
+numbers.
 
-One gateway a route, in a process of its own, with a model whose words are written. HOSTILE_CASES says how
-many requests, HOSTILE_SEED draws the same again.
+Each route gets its own gateway in a separate process, with a model that returns scripted answers.
+HOSTILE_CASES is the number of requests. With the same HOSTILE_SEED, the requests are the same.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ CASES = int(os.environ.get("HOSTILE_CASES", "10000"))
 SEED = os.environ.get("HOSTILE_SEED", "1")
 HEAVY = 0.02
 SIZE = 6 * 2**20
-"""Bytes of large requests, whose share is `HEAVY`."""
+"""Bytes of a large request. The share of such requests is `HEAVY`."""
 WARM = 200
-"""Requests before the measurement begins."""
+"""Number of requests before the measurement begins."""
 MAX_PAUSE, MAX_BYTES = 0.1, 64 * 2**20
 
 
 async def send(url: str, path: str, chance: random.Random, count: int) -> None:
-    """Send requests one after the other, each on its own connection: a request that is not HTTP ends it."""
+    """Send requests one after another, each on its own connection, because invalid HTTP ends a connection."""
     for _ in range(count):
         large = chance.random() < HEAVY
         data, headers = (heavy(path, chance, SIZE), {}) if large else bent(path, chance)
@@ -51,11 +52,11 @@ async def send(url: str, path: str, chance: random.Random, count: int) -> None:
         except TimeoutError:
             assert "Content-Encoding" in headers, f"no answer: {data[:300]!r}"
         except aiohttp.ClientError:
-            continue  # the gateway closed a connection without HTTP
+            continue  # the gateway closed the connection, because the request was not HTTP
 
 
 async def measure(path: str) -> dict[str, Any]:
-    """One route's numbers."""
+    """Measure one route, and return its numbers."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "bench.strangers.gateway"),
         stdin=asyncio.subprocess.PIPE,
@@ -80,7 +81,7 @@ async def measure(path: str) -> dict[str, Any]:
 
 
 def page(found: dict[str, dict[str, Any]]) -> str:
-    """The numbers for people."""
+    """The page with the numbers, as Markdown."""
     lines = [
         "# What strangers' requests cost the gateway",
         "",

@@ -1,7 +1,7 @@
-"""The gateway in a process of its own, which measures its event loop and its memory.
+"""Runs the gateway in a separate process, which measures its event loop and its memory.
 
-It prints its address as JSON on its first line. A first line on its standard input begins the measurement. At
-a second one it prints its numbers and ends.
+The first line that it prints is its address, as JSON. The first line on its standard input starts the
+measurement. At the second line, it prints its numbers and ends.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CONTEXT = 4000
 
 
 def counted(served: list[Rig], seen: Counter[int]) -> Any:
-    """A middleware: each request finds a new episode, and its answer is counted."""
+    """A middleware that gives each request a new episode, and counts the answers by status."""
 
     @web.middleware
     async def middleware(request: web.Request, handler: Any) -> web.StreamResponse:
@@ -45,8 +45,9 @@ def counted(served: list[Rig], seen: Counter[int]) -> Any:
 
 
 async def pauses(found: list[float]) -> None:
-    """Record how much longer than planned each short sleep lasts: the loop's pause. A pause counts at most
-    this process's CPU time meanwhile, so other processes do not count.
+    """Record the pauses of the event loop: how much longer than planned each short sleep lasts.
+
+    A pause counts at most as this process's CPU time during the sleep. So other processes do not matter.
     """
     while True:
         began, worked = time.perf_counter(), time.process_time()
@@ -62,11 +63,11 @@ async def serve() -> None:
     async with rig(tok, context=CONTEXT, around=counted(served, seen)) as r:
         served.append(r)
         r.rollout.expires_at = float("inf")
-        await r.chat()  # the first turn imports modules, so it would be slower
-        garbage_collection.exclude_loaded()  # as a coordinator does
+        await r.chat()  # the first turn imports modules, so do not measure it
+        garbage_collection.exclude_loaded()  # as in a coordinator
         print(json.dumps({"url": r.base}), flush=True)
         await asyncio.to_thread(sys.stdin.readline)
-        # What was sent until now made the process warm.
+        # All requests until now only warmed up the process, so do not count them.
         seen.clear()
         before, found = fresh(), list[float]()
         watching = asyncio.create_task(pauses(found))

@@ -1,4 +1,5 @@
-"""An agent as a service, in MTRL's way: a turn through the gateway, work in the sandbox, a turn, ..."""
+"""An agent as a service with MTRL's protocol: it alternates turns through the gateway with work in the
+sandbox."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ class Latency:
     sigma: float
 
     def draw(self, episode: str, call: int) -> float:
-        """Seconds of a call: the same for one call of one episode, in whichever run and attempt."""
+        """Seconds of a call. They are the same for this call of this episode in every run and attempt."""
         if self.mean == 0:
             return 0.0
         drawn = random.Random(f"{episode.rpartition('-')[0]}/{call}")
@@ -33,7 +34,7 @@ AT_ONCE = Latency(mean=0.0, sigma=0.0)
 
 
 class Agent:
-    """Takes prompts and plays their episodes. It knows only what came with the prompt."""
+    """Accepts prompts, and plays their episodes with only the data in the request."""
 
     def __init__(self, http: aiohttp.ClientSession, turns: int, latency: Latency) -> None:
         self._http = http
@@ -42,7 +43,7 @@ class Agent:
         self._running: set[asyncio.Task[None]] = set()
 
     async def take(self, request: web.Request) -> web.Response:
-        """Take a prompt; the answer only confirms it."""
+        """Accept a prompt, and start its episode. The answer only confirms the receipt."""
         task = asyncio.create_task(self._episode(await request.json()))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -72,7 +73,7 @@ class Agent:
 
 @asynccontextmanager
 async def agent_service(turns: int, latency: Latency) -> AsyncIterator[str]:
-    """Run an agent; yields its address."""
+    """Run an agent during the block, and yield its address."""
     limit = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=limit) as http:
         app = web.Application()

@@ -1,4 +1,4 @@
-"""A rollout server (vLLM and the weight agent) for a benchmark, with weights in it."""
+"""Runs a rollout server (vLLM and the weight agent) for a benchmark, and makes weights for it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from headway_coordinator.engines.router import Endpoint
 START_SECONDS = 300
 LORA: dict[str, Any] = {"rank": 8, "alpha": 16}
 EFFECT = 0.02
-"""Standard deviation of an adapter's weights."""
+"""Standard deviation of the random weights of an adapter."""
 
 
 class Server:
-    """The server, and weights for it."""
+    """The running server, and weights for it."""
 
     def __init__(self, process: RolloutServer, base: Path, store: Path, *, lora: bool) -> None:
         self.process = process
@@ -31,11 +31,11 @@ class Server:
         self._lora = lora
 
     def weights(self, step: int, incarnation: int = 0) -> WeightsManifest:
-        """Weights under a version of their own; the files are always the same."""
+        """The manifest of a version of the weights. All versions have the same files."""
         return self._published.model_copy(update={"version": version(step, incarnation)})
 
     async def discover(self) -> set[Endpoint]:
-        """The endpoints: this one server."""
+        """The endpoints to use, which are only this server."""
         return {Endpoint(self.process.url, self.process.agent_url)}
 
     @cached_property
@@ -46,7 +46,7 @@ class Server:
 
 
 def _whole(base: Path) -> WeightsManifest:
-    """The base model as weights to be published."""
+    """The manifest of the base model as full weights."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -64,7 +64,11 @@ def _whole(base: Path) -> WeightsManifest:
 def running(
     folder: Path, size: Size, *, context: int, concurrency: int, lora: bool = True, validates: bool = False
 ) -> Iterator[Server]:
-    """A server over a model of `size`, ready for weights. `validates`: whether its job has held-out rows."""
+    """Run a server with a model of `size` during the block, and wait until it can load weights.
+
+    Args:
+        validates: whether the server's job has held-out rows.
+    """
     base = write_model(folder / "base", size)
     how: dict[str, Any] = {"lora": LORA} if lora else {"full": {}}
     spec: dict[str, Any] = {

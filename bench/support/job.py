@@ -1,4 +1,5 @@
-"""A whole job without Kubernetes: coordinator, gateway, vLLM, sandboxes, an agent; and a scripted learner."""
+"""Runs a whole job without Kubernetes: coordinator, gateway, vLLM, sandboxes, agent, and a scripted
+learner."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from headway_coordinator.coordinator import Coordinator
 
 READY_SECONDS = 60
 RUN_SECONDS = 900
-"""Longest a job may take before the benchmark gives up."""
+"""Maximum seconds of a job, after which the benchmark gives up."""
 _runs = itertools.count()
 
 
@@ -43,21 +44,21 @@ class Plan:
     group_size: int
     turns: int
     tokens: int
-    """Tokens sampled in a turn."""
+    """Number of tokens sampled in a turn."""
     latency: Latency = AT_ONCE
     train_seconds: float = 0.0
-    """Seconds of the learner for a step."""
+    """Seconds that the learner takes for a step."""
     lag: int = 0
     sampler: str = "in_order"
     concurrency: int = 256
     validated_rows: int = 0
-    """Held-out rows; 0: nothing is validated."""
+    """Number of held-out rows; 0 for no validation."""
     validate_every: int = 0
-    """Steps between validations."""
+    """Steps between two validations."""
     beside: bool = True
-    """Whether training goes on while a step is validated."""
+    """Whether training continues during a validation."""
     full: bool = False
-    """Whether every weight is trained; otherwise LoRA."""
+    """Whether every weight is trained; otherwise an adapter is trained."""
 
     @property
     def episodes(self) -> int:
@@ -69,14 +70,14 @@ class Ran:
     """The result of a job."""
 
     seconds: float
-    """From the first announcement of weights to the last step."""
+    """Seconds from the first announcement of weights to the last step."""
     waited: float
-    """Seconds of this time in which the learner had no batch."""
+    """Seconds within this time in which the learner had no batch."""
     batches: list[Batch]
     usage: dict[str, Any]
     peak_sandboxes: int
     whole_seconds: float = 0.0
-    """From the first announcement of weights to the job's end, with its last validation."""
+    """Seconds from the first announcement of weights to the job's end, with its last validation."""
 
     @property
     def groups(self) -> list[GroupRecord]:
@@ -84,12 +85,12 @@ class Ran:
 
     @property
     def episode_seconds(self) -> list[float]:
-        """Length of each trained episode, from its sandbox's lease to its judgement."""
+        """Seconds of each trained episode, from its sandbox's lease to its scoring."""
         return [e.finished_at - e.started_at for group in self.groups for e in group.episodes]
 
     @property
     def lags(self) -> list[int]:
-        """Steps that the oldest token of each trained group is behind the learner that takes it."""
+        """Staleness of the oldest token of each trained group, in steps."""
         found = [(batch.step - 1, oldest_step(group)) for batch in self.batches for group in batch.groups]
         return [step - oldest for step, oldest in found if oldest is not None]
 
@@ -103,7 +104,7 @@ class Pausing(JobConfig):
 
 
 class TimedLearner(ScriptedLearner):
-    """A learner that takes a set time for each batch."""
+    """A scripted learner that takes a fixed time for each batch."""
 
     def __init__(self, *arguments: Any, seconds: float) -> None:
         super().__init__(*arguments)
@@ -112,7 +113,7 @@ class TimedLearner(ScriptedLearner):
         self.last = 0.0
 
     async def take(self, http: aiohttp.ClientSession, step: int) -> Batch | Finished:
-        """Take a batch; return it once its training time is over."""
+        """Fetch a batch, and return it once its training time is over."""
         asked = time.monotonic()
         found = await super().take(http, step)
         if isinstance(found, Batch):
@@ -126,7 +127,8 @@ class TimedLearner(ScriptedLearner):
 
 
 async def run(folder: Path, server: Server, plan: Plan, held_out: Server | None = None) -> Ran:
-    """One job, from the first weights to the last step; `held_out` samples its validations."""
+    """Run one job from the first weights to the last step. `held_out` is the server for its validations, if
+    any."""
     number = next(_runs)
     folder = folder / f"job-{number}"
     folder.mkdir(parents=True)
@@ -161,7 +163,7 @@ async def run(folder: Path, server: Server, plan: Plan, held_out: Server | None 
         )
 
         def publish(step: int) -> WeightsManifest:
-            # A version of this run's own: nothing is found in a cache that another run filled.
+            # Use the run's number as incarnation, so that no prefix cached by another run is used.
             return server.weights(step, incarnation=number)
 
         layout = Layout(config.spec.output.uri, config.namespace, config.name, config.uid)
@@ -183,7 +185,7 @@ async def run(folder: Path, server: Server, plan: Plan, held_out: Server | None 
 
 
 def spec(plan: Plan, agent_url: str) -> dict[str, Any]:
-    """The job's spec."""
+    """The fields of the job's spec, without validation."""
     return {
         "environment": {"image": "none", "entrypoint": ENTRYPOINT},
         "model": {"contextLength": 4096} | ({"full": {}} if plan.full else {"lora": LORA}),
@@ -201,7 +203,7 @@ def spec(plan: Plan, agent_url: str) -> dict[str, Any]:
 
 
 def validation(plan: Plan, folder: Path, *, dedicated: bool = False) -> dict[str, Any]:
-    """The spec's fields for held-out rows; empty without such rows."""
+    """The fields of the spec for held-out rows; empty without such rows."""
     if not plan.validated_rows:
         return {}
     uris = {split: f"file://{folder}/{split}.jsonl" for split in ("train", "validation")}

@@ -1,4 +1,4 @@
-"""Where numbers were measured: the machine in words, and the code."""
+"""Describes where numbers were measured: the machine and the commit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def described(accelerator: str = "no accelerator used") -> str:
-    """Cores, memory and processor type; nothing that identifies the machine."""
+    """Cores, memory and processor type as text, without anything that identifies the machine."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     flags = next((line for line in _cpuinfo() if line.startswith("flags")), "")
     vectors = "AVX512" if "avx512f" in flags else "AVX2" if "avx2" in flags else "no AVX2"
@@ -20,13 +20,15 @@ def described(accelerator: str = "no accelerator used") -> str:
 
 
 def load() -> float:
-    """Processes that wanted a core in the last minute, on average: 0 on a quiet machine."""
+    """Mean number of processes that ran or waited for a core in the last minute; 0 on an idle machine."""
     return os.getloadavg()[0]
 
 
 def commit() -> str:
-    """The commit that was measured; `+` where the checkout had changes. Of a copy without a history it is
-    what COMMIT says."""
+    """The measured commit, with `+` if the checkout had changes.
+
+    In a copy without git history, it is the value of the variable COMMIT.
+    """
     if not (ROOT / ".git").exists():
         return os.environ["COMMIT"]
     head = _git("rev-parse", "--short=12", "HEAD")

@@ -1,8 +1,8 @@
-"""Models with random weights for benchmarks: Qwen3's shape and template, and turns of a known length.
+"""Models with random weights for benchmarks, with Qwen3's shape and template, and turns of a known length.
 
-They never end a turn by themselves, and sample only printable text. Every turn has exactly its limit of
-tokens, so both sides of a comparison do the same work. All embeddings share a direction, which the residual
-stream keeps. The output rows of forbidden tokens point against it.
+The models never end a turn by themselves, and sample only printable text. So every turn has exactly its
+maximum number of tokens, and both sides of a comparison do the same work. All embeddings share a direction,
+which the residual stream keeps. The output rows of forbidden tokens point in the opposite direction.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from tiny_model import VOCABULARY
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 SHARED = 4.0
-"""Length of the shared direction, in units of an embedding's own."""
+"""Length of the shared direction, relative to the mean norm of the embeddings."""
 AGAINST = 4.0
 
 
 @dataclass(frozen=True)
 class Size:
-    """A shape."""
+    """The shape of a model."""
 
     hidden: int
     layers: int
@@ -32,7 +32,7 @@ class Size:
 
     @property
     def parameters(self) -> int:
-        """Weights of the matrices."""
+        """Number of weights in the matrices, including embeddings and head."""
         attention = self.hidden * self.head_dim * 2 * (self.heads + self.kv_heads)
         return self.layers * (attention + 3 * self.hidden * self.inner) + 2 * VOCABULARY * self.hidden
 
@@ -42,7 +42,7 @@ SMALL = Size(hidden=384, layers=6, heads=6, kv_heads=1, head_dim=64, inner=1024)
 
 
 def configuration(size: Size, vocabulary: int, *, eos: int | None = None, pad: int | None = None) -> Any:
-    """A Qwen3's of this shape, in float32 and untied."""
+    """The configuration of a Qwen3 model of this shape, in float32 with untied embeddings."""
     from transformers import Qwen3Config
 
     return Qwen3Config(
@@ -63,7 +63,7 @@ def configuration(size: Size, vocabulary: int, *, eos: int | None = None, pad: i
 
 
 def write_model(folder: Path, size: Size, *, seed: int = 0) -> Path:
-    """Write config, weights (float32, untied) and tokenizer; returns `folder`."""
+    """Write config, weights (float32, untied) and tokenizer. Return `folder`."""
     import torch
     from transformers import Qwen3ForCausalLM
 

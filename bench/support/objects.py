@@ -1,4 +1,4 @@
-"""A real S3 server over a folder: versitygw, which the demo uses too."""
+"""Runs versitygw, a real S3 server over a folder, which the demo also uses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CLUSTER = ROOT / "hack" / "cluster" / "cluster.py"
 
 
 def program() -> Path:
-    """versitygw, built unless it is there."""
+    """Path of versitygw, which is built if it is missing."""
     python = os.environ.get("SYSTEM_PYTHON", "/usr/bin/python3")
     done = subprocess.run([python, CLUSTER, "tools"], stdout=subprocess.PIPE, text=True, check=True)
     return Path(done.stdout.strip()) / "versitygw"
@@ -32,8 +32,10 @@ def program() -> Path:
 
 @contextmanager
 def objects(folder: Path) -> Iterator[str]:
-    """Address of a server with the bucket BUCKET. During the block, this process's environment has its
-    keys."""
+    """Run a server with the bucket BUCKET during the block, and yield its address.
+
+    The environment of this process then has the server's keys.
+    """
     kept, about = folder / "objects", folder / "about"
     for each in (kept, about):
         each.mkdir(parents=True)

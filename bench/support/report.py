@@ -1,4 +1,4 @@
-"""Results as JSON, and the JSON as a page of tables."""
+"""Writes results as JSON, and makes a page with tables from the JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Row = dict[str, Any]
 
 @dataclass
 class Goal:
-    """A goal, and the measured value."""
+    """A goal with the measured value."""
 
     what: str
     found: str
@@ -34,13 +34,13 @@ class Section:
 
     title: str
     read: list[str]
-    """How to read it: a paragraph each."""
+    """Paragraphs that explain how to read the section."""
     tables: list[Table] = field(default_factory=list)
     goals: list[Goal] = field(default_factory=list)
     measured: dict[str, Any] = field(default_factory=dict)
     """Time, machine, commit and duration of the measurement."""
     files: dict[str, str] = field(default_factory=dict)
-    """Text of files that lie beside the page, by name; the page's numbers do not hold them."""
+    """Further files beside the page: name -> text. They are not part of the JSON."""
 
     def numbers(self) -> dict[str, Any]:
         """The section as JSON, from which the page is made."""
@@ -53,14 +53,14 @@ def prose(text: str) -> list[str]:
 
 
 def merge(path: Path, found: Mapping[str, Section], order: Sequence[str]) -> dict[str, Any]:
-    """Results of this run, and of earlier ones for the sections that were not run."""
+    """The results of this run, and the earlier results of the sections that did not run."""
     old = json.loads(path.read_text()) if path.exists() else {}
     new = old | {name: section.numbers() for name, section in found.items()}
     return {name: new[name] for name in order if name in new}
 
 
 def page(title: str, intro: Sequence[str], results: Mapping[str, Any]) -> str:
-    """The results as Markdown."""
+    """The page of the results, as Markdown."""
     lines = [f"# {title}", "", *_paragraphs(intro)]
     goals = [(name, goal) for name, section in results.items() for goal in section["goals"]]
     lines += _table(
@@ -79,7 +79,8 @@ def page(title: str, intro: Sequence[str], results: Mapping[str, Any]) -> str:
 
 
 def _measured(measured: Mapping[str, Any]) -> list[str]:
-    """Where and when, in two sentences: the machine, and the rest. Empty if nothing is known of it."""
+    """Two sentences about the measurement: the machine, and the other circumstances. Empty if none are
+    recorded."""
     if not measured:
         return []
     machine, *rest = (f"{name} {value}" for name, value in measured.items())

@@ -1,6 +1,6 @@
-"""A broker with a warm pool, without Kubernetes: real sandbox servers, one process an episode.
+"""A broker with a warm pool, without Kubernetes: real sandbox servers, one process for each episode.
 
-As in the product, a lease takes a server that already runs, and another one is started in its place.
+As in the product, a lease takes a server that already runs, and another server is started to replace it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ENVIRONMENT = Path(__file__).resolve().parent / "environment"
 ENTRYPOINT = "work:Work"
 SANDBOX = Path(__file__).resolve().parents[2] / "sandbox"
 STARTING_AT_ONCE = 16
-# Below the ports that the kernel gives to the hundreds of connections.
+# Use ports below the range from which the kernel assigns ports to outgoing connections.
 PORTS = itertools.cycle(range(15000, 32000))
 # -S: no site-packages, as in the sandbox's image.
 COMMAND = [os.path.realpath(sys.executable), "-S", "-m", "headway_sandbox.server"]
@@ -32,7 +32,7 @@ COMMAND = [os.path.realpath(sys.executable), "-S", "-m", "headway_sandbox.server
 
 @dataclass
 class Started:
-    """A server that nobody has leased."""
+    """A running server that is not leased."""
 
     process: asyncio.subprocess.Process
     url: str
@@ -40,11 +40,11 @@ class Started:
 
 @dataclass
 class WarmPool(LeaseService):
-    """Leases from a queue of servers that are up."""
+    """A lease service with a queue of running servers."""
 
     size: int = 16
     replaces: bool = True
-    """Whether each lease starts another server, which replaces the one that it takes."""
+    """Whether each lease starts another server to replace the leased one."""
     _ready: asyncio.Queue[Started] = field(default_factory=asyncio.Queue)
     _starting: set[asyncio.Task[None]] = field(default_factory=set)
     _http: aiohttp.ClientSession = field(default_factory=aiohttp.ClientSession)
@@ -58,7 +58,7 @@ class WarmPool(LeaseService):
         await asyncio.gather(*self._starting)
 
     async def close(self) -> None:
-        """End all of them."""
+        """End all servers, leased or not."""
         await asyncio.gather(*self._starting)
         while not self._ready.empty():
             started = self._ready.get_nowait()
@@ -117,7 +117,7 @@ async def warm_pool(
     *,
     replaces: bool = True,
 ) -> AsyncIterator[WarmPool]:
-    """A broker that listens; every sandbox it started is gone afterwards. `environment` is a folder."""
+    """Run a broker during the block, and end all of its sandboxes afterwards. `environment` is a folder."""
     pool = WarmPool(environment, environment, entrypoint, token, size=size, replaces=replaces)
     runner = web.AppRunner(pool.app(), access_log=None, shutdown_timeout=0.1)
     await runner.setup()

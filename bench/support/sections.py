@@ -1,4 +1,4 @@
-"""A benchmark of several sections: measure those asked for, keep the rest's results, write page and JSON."""
+"""Runs a benchmark of several sections: measures the chosen ones, keeps earlier results of the others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bench.support import machine
 from bench.support.report import Row, Section, merge, page
 
 PAGE = "page"
-"""Name instead of a section's: measure nothing, and write the page again."""
+"""Word to write instead of a section's name: measure nothing, and only write the page again."""
 
 
 @dataclass(frozen=True)
@@ -27,16 +27,19 @@ class Benchmark:
     """The sections of a benchmark, and the beginning of its page."""
 
     name: str
-    """Name of its files: `bench/results/NAME.md` and `NAME.json`."""
+    """Name of the benchmark's files: `bench/results/NAME.md` and `NAME.json`."""
     title: str
     intro: Sequence[str]
     sections: Mapping[str, Callable[[Path], Section]]
-    """Each measured in an empty folder, which is deleted after it."""
+    """Section's name -> function that measures it in an empty folder, which is deleted afterwards."""
     described: Callable[[], str] = machine.described
-    """The machine in words."""
+    """Function that describes the machine as text."""
     from_rows: Mapping[str, Callable[[list[Row]], Section]] = field(default_factory=dict)
-    """Functions that write a section from the rows of its one table, if words and goals follow from them
-    alone. A section of these that is not run is written again from the recorded rows."""
+    """Section's name -> function that makes the section from the rows of its only table.
+
+    It exists if texts and goals follow from these rows alone. If such a section does not run, it is made
+    again from the recorded rows.
+    """
 
     def main(self) -> None:
         """The command line: `[--only SECTION,...|page] [--out FOLDER]`."""
@@ -45,7 +48,7 @@ class Benchmark:
         parser.add_argument("--out", type=Path, default=machine.ROOT / "bench" / "results")
         options = parser.parse_args()
         logging.disable(logging.ERROR)
-        # A benchmark that a signal ends must still end its own processes.
+        # Turn SIGTERM into KeyboardInterrupt, so that the benchmark still ends its own processes.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         found: dict[str, Section] = {}
         failed: list[str] = []
@@ -60,7 +63,7 @@ class Benchmark:
             try:
                 with tempfile.TemporaryDirectory(prefix="headway-bench-") as folder:
                     found[name] = self.sections[name](Path(folder))
-            # If a section fails, the others are still measured, and the command fails at its end.
+            # If a section fails, measure the others anyway. The command then fails at its end.
             except Exception:
                 failed.append(name)
                 traceback.print_exc()
@@ -76,7 +79,7 @@ class Benchmark:
             sys.exit(f"these sections failed, and keep the results they had: {', '.join(failed)}")
 
     def write(self, folder: Path, found: dict[str, Section]) -> None:
-        """The page and its numbers: of `found`, and of the recorded sections that were not run."""
+        """Write the page and the JSON, from `found` and the recorded sections that did not run."""
         folder.mkdir(parents=True, exist_ok=True)
         for section in found.values():
             for name, text in section.files.items():
@@ -89,7 +92,7 @@ class Benchmark:
 
 
 def retold(tell: Callable[[list[Row]], Section], recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """A recorded section in today's words. Its numbers, and where they were measured, stay as they are."""
+    """A recorded section with the present texts. Its numbers and circumstances do not change."""
     [table] = recorded["tables"]
     section = tell(table["rows"])
     section.measured = recorded["measured"]

@@ -1,4 +1,4 @@
-"""Arithmetic of measurements."""
+"""Statistics of measurements."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ def slope(x: Sequence[float], y: Sequence[float]) -> float:
 
 
 def interval(cells: Sequence[Sequence[float]], draws: int = 2000) -> tuple[float, float]:
-    """The 95 % interval of the geometric mean of the cells' medians. Each cell's ratios are drawn again and
-    again, with replacement, from those that were measured."""
+    """The 95 % bootstrap interval of the geometric mean of the cells' medians.
+
+    Each draw takes each cell's ratios with replacement from the measured ones.
+    """
     draw = random.Random(0)
     means = sorted(
         statistics.geometric_mean(statistics.median(draw.choices(ratios, k=len(ratios))) for ratios in cells)

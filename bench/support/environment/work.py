@@ -1,4 +1,5 @@
-"""An environment whose tool takes as long as its call says. Standard library only, like any environment."""
+"""An environment whose tool sleeps for the seconds in its call. Standard library only, like any
+environment."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Work(Environment):
-    """The reward is pseudo-random, so that the episodes of a group differ."""
+    """An environment with a pseudo-random reward, so that the episodes of a group differ."""
 
     def reset(self, row: dict[str, Any], seed: int) -> Observation:
         return Observation([system("Work the case off, then answer in one line."), user(row["prompt"])])
