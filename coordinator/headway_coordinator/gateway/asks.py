@@ -146,6 +146,8 @@ class Session:
     """Reason -> how many turns forked for it, and details of the first such turn."""
     unseen: set[int] = field(default_factory=set)
     """Sampled nodes of the graph that never reached the agent, so the reward does not depend on them."""
+    delivering: set[int] = field(default_factory=set)
+    """Nodes of `unseen` whose answers are on their way to a client that waits."""
     guided: set[int] = field(default_factory=set)
     """Nodes of the graph sampled with a schema. They are not trained: the learner does not know which tokens
     the sampler masked."""
@@ -190,6 +192,11 @@ class Session:
         return [turn.model_copy(update={"delivered": node not in self.unseen}) for turn, node in pairs]
 
     @property
+    def lost(self) -> set[int]:
+        """Sampled nodes that never reached the agent and never will, so no turn forks from them."""
+        return self.unseen - self.delivering
+
+    @property
     def untrained(self) -> set[int]:
         """Sampled nodes that are not trained: they are context in every training row."""
         return self.unseen | self.guided
@@ -197,14 +204,19 @@ class Session:
     def read(self, turn: RecordedTurn | None) -> None:
         """Note that the client has read `turn`, because it continues it, and all turns before it."""
         while turn is not None:
-            self.unseen.discard(turn.node)
+            self.arrived(turn.node)
             turn = turn.before
 
     def seen(self, text: Continued | None) -> None:
         """Note that the client has read `text`, because it continues it, and all texts before it."""
         while text is not None:
-            self.unseen.discard(text.node)
+            self.arrived(text.node)
             text = text.before
+
+    def arrived(self, node: int) -> None:
+        """Note that a turn's answer reached the agent."""
+        self.unseen.discard(node)
+        self.delivering.discard(node)
 
     def recorded(self, turn: Turn, node: int) -> None:
         """Record an answered turn. `node` is its sampled node in the graph."""
@@ -213,6 +225,11 @@ class Session:
         self.answered_at.append(time.monotonic())
         if turn.guided:
             self.guided.add(node)
+
+    def forks_at(self, prompt: Sequence[int], nodes: Iterable[int]) -> bool:
+        """Whether a turn with these prompt tokens begins another training row than the sampled `nodes`."""
+        lost = self.lost
+        return any(node not in lost for node in nodes) and self.graph.forks_at(prompt, lost)
 
     def drifted(self, found: drift.ForkCause, turn: int, messages: Sequence[Message]) -> None:
         """Count a fork: a turn that begins a training row of its own, for the reason in `found`."""

@@ -43,6 +43,9 @@ INLINE_CHARACTERS = 16 * 1024
 larger ones, so that other episodes need not wait."""
 INLINE_TOKENS = 4_000
 """The most tokens that are decoded one by one on the event loop, in some 20 ms."""
+COUNTED, COUNTED_TOKENS = 4, 262_144
+"""The most contexts and tokens of a conversation that `count` measures beyond one context. Agents count to
+find out how much to leave out."""
 BYTES_A_TOKEN = 4
 """A conversation is large if it has more than this many bytes for each token of the context. The tokens of a
 large conversation are counted before it is rendered."""
@@ -94,13 +97,13 @@ class Gateway:
                 session.ignore([ask.effort_at])
             ask = replace(ask, effort=None)
         renderer = self._efforts.of(ask.effort)
-        await self._require_room(ask)
+        await self._require_room(ask, self._context_length)
         meanings, before = await self._continued(session, ask)
         session.read(before)
         forced = self._forced(renderer, ask)
         number, session.begun = session.begun, session.begun + 1
         with session.clock.timed("turn", str(number)):
-            prompt = await self._prompt(session, ask, meanings, before, number) + forced
+            prompt = await self._tokens(ask, before, self._context_length) + forced
             sampled = await self._sample(session, ask, number, prompt)
             found = self._record(session, ask, meanings, before, number, prompt, forced, sampled)
             return await self._with_logprobs(session, found) if ask.logprobs else found
@@ -139,7 +142,8 @@ class Gateway:
         if not ask.must_think and ask.effort is not None and not self._efforts.knows(ask.effort):
             ask = replace(ask, effort=None)
         renderer = self._efforts.of(ask.effort)
-        await self._require_room(ask)
+        context = self._context_length
+        await self._require_room(ask, max(context, min(COUNTED * context, COUNTED_TOKENS)))
         _, before = await self._continued(session, ask)
         return len(await self._tokens(ask, before)) + len(self._forced(renderer, ask))
 
@@ -169,22 +173,24 @@ class Gateway:
     def _is_large(self, ask: Ask) -> bool:
         return ask.size > BYTES_A_TOKEN * self._context_length
 
-    async def _require_room(self, ask: Ask) -> None:
-        """Refuse a conversation that cannot fit the context, before it is encoded as a whole.
+    async def _require_room(self, ask: Ask, limit: int) -> None:
+        """Refuse a conversation of more than `limit` tokens, before it is encoded as a whole.
 
         To encode it would take many times its memory. Every template shows the text of users and tools in
         full. So a quick lower bound on the tokens of that text refuses most such conversations. For other
-        large ones, the rendered text is encoded slice by slice, until its tokens exceed the context.
+        large ones, the rendered text is encoded slice by slice, until its tokens exceed the limit.
         """
         if not self._is_large(ask):
             if not self._surely_fits(ask):
-                self._require_words(ask.messages)
+                self._require_words(ask.messages, limit)
             return
         async with self._large:
-            await asyncio.to_thread(self._require_words, ask.messages)
-            limit = self._context_length
+            await asyncio.to_thread(self._require_words, ask.messages, limit)
             if await asyncio.to_thread(self._renderer.exceeds, ask.messages, ask.tools, limit):
-                raise ContextFullError(f"more than {limit} tokens fill the context of {limit}")
+                raise self._full(f"more than {limit}")
+
+    def _full(self, tokens: str) -> ContextFullError:
+        return ContextFullError(f"{tokens} tokens fill the context of {self._context_length}")
 
     def _surely_fits(self, ask: Ask) -> bool:
         """Whether a request of this size passes `_require_words`, whatever its words are.
@@ -195,30 +201,12 @@ class Gateway:
         limit = Extent(letters=ask.size, words=(ask.size + len(ask.messages)) // 2)
         return longest is None or limit.tokens(longest) <= self._context_length
 
-    def _require_words(self, messages: Sequence[Message]) -> None:
+    def _require_words(self, messages: Sequence[Message], limit: int) -> None:
         if self._longest_token is None:
             return
         length = extent(content(message) for message in messages if message.get("role") in ("user", "tool"))
-        if (least := length.tokens(self._longest_token)) > self._context_length:
-            raise ContextFullError(f"at least {least} tokens fill the context of {self._context_length}")
-
-    async def _prompt(
-        self, session: Session, ask: Ask, meanings: Sequence[object], before: RecordedTurn | None, number: int
-    ) -> list[int]:
-        """The prompt's token ids. If the turn forks, this counts the fork with its reason.
-
-        The list of turns is copied first, because another turn may be recorded during rendering. Recorded
-        turns never change.
-
-        Raises:
-            ContextFullError: as in `chat`.
-        """
-        recorded = list(session.recorded_turns)
-        prompt = await self._tokens(ask, before, self._context_length)
-        if recorded and session.graph.forks_at(prompt, session.unseen):
-            found = _drift(session, recorded, ask, meanings, before, prompt, self._closes)
-            session.drifted(found, number, ask.messages)
-        return prompt
+        if (least := length.tokens(self._longest_token)) > limit:
+            raise self._full(f"at least {least}")
 
     @cached_property
     def _closes(self) -> bool:
@@ -293,11 +281,16 @@ class Gateway:
         forced: list[int],
         sampled: Sampled,
     ) -> Completion:
-        """Parse a turn's tokens, and add the turn to the graph."""
+        """Parse a turn's tokens, and add the turn to the graph. If the turn forks, count that.
+
+        Forks are counted here, because other turns may have been recorded while this one was sampled.
+        """
+        rendered = prompt[: len(prompt) - len(forced)]
+        if session.forks_at(rendered, (one.node for one in session.recorded_turns)):
+            cause = _drift(session, ask, meanings, before, rendered, self._closes)
+            session.drifted(cause, number, ask.messages)
         sampled, stopped = stops.ended(self._renderer.text, sampled, ask.stop, self._renderer.stop_token_ids)
-        parsed = self._efforts.of(ask.effort).parse(
-            [*forced, *sampled.tokens], prompt[: len(prompt) - len(forced)], ask.tools
-        )
+        parsed = self._efforts.of(ask.effort).parse([*forced, *sampled.tokens], rendered, ask.tools)
         parsed = identified(parsed, number, ask.messages)
         message = stops.without(assistant(parsed, ask.may_call), stopped)
         turn = _turn(session, ask, prompt, sampled, parsed.calls)
@@ -325,7 +318,7 @@ class Gateway:
             words: list[Message] = [{"role": "user", "content": given}]
             async with self._large if long else nullcontext():
                 if not long:
-                    self._require_words(words)
+                    self._require_words(words, limit)
                 elif await asyncio.to_thread(self._too_long, words, given):
                     raise ContextFullError(f"more than {limit} tokens fill the context of {limit}")
         elif len(given) >= limit:
@@ -334,21 +327,21 @@ class Gateway:
         place = partial(texts.placed, renderer, session.graph, recorded, given, frozenset(session.unseen))
         found = await asyncio.to_thread(place) if long else place()
         session.seen(found.seen)
-        if session.turns and session.graph.forks_at(found.tokens, session.unseen):
-            session.drifted(drift.ForkCause(texts.reason(recorded, found.text)), number, [])
         with session.clock.timed("turn", str(number)):
             sampled = await self._sample(session, ask, number, found.tokens)
             completion = self._record_text(session, ask, found, number, sampled)
             return await self._with_logprobs(session, completion) if ask.logprobs else completion
 
     def _too_long(self, words: Sequence[Message], given: str) -> bool:
-        self._require_words(words)
+        self._require_words(words, self._context_length)
         return self._renderer.longer(given, self._context_length)
 
     def _record_text(
         self, session: Session, ask: Ask, found: texts.Prompt, number: int, sampled: Sampled
     ) -> Completion:
         renderer = self._renderer
+        if session.forks_at(found.tokens, session.nodes):
+            session.drifted(drift.ForkCause(texts.reason(session.texts, found.text)), number, [])
         sampled, stopped = stops.ended(renderer.text, sampled, ask.stop, renderer.stop_token_ids)
         ended = stopped is None and sampled.tokens[-1] in renderer.stop_token_ids
         words = sampled.tokens[:-1] if ended else sampled.tokens
@@ -399,7 +392,6 @@ def _turn(
 
 def _drift(
     session: Session,
-    recorded: Sequence[RecordedTurn],
     ask: Ask,
     meanings: Sequence[object],
     before: RecordedTurn | None,
@@ -415,7 +407,7 @@ def _drift(
             turn = session.turns[session.nodes.index(before.node)]
             unclosed = before.stopped is not None and not closes
             return drift.rendered(before, turn.finish_reason == "length" or unclosed)
-    return drift.reason(recorded, meanings, ask.tools, session.unseen)
+    return drift.reason(session.recorded_turns, meanings, ask.tools, session.lost)
 
 
 def assistant(parsed: Parsed, may_call: bool) -> Message:

@@ -201,7 +201,8 @@ def chunks(request: ChatRequest, found: Completion, trajectory_id: str) -> Itera
     # The last chunks have the log-probabilities of all tokens, because a call has no delta for each token.
     for start in range(0, len(found.scored), SCORED_IN_A_CHUNK):
         yield chunk({}, scored=_logprobs(found.scored[start : start + SCORED_IN_A_CHUNK]))
-    yield chunk({}, found.finish_reason)
+    last = chunk({}, found.finish_reason)
+    yield last | {"choices": [last["choices"][0] | {"stop_reason": found.stopped}]}
     if request.usage_in_stream:
         yield head | {"choices": [], "usage": usage(found)}
 

@@ -7,6 +7,7 @@ had succeeded before.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
 from pydantic import ValidationError
@@ -80,7 +81,19 @@ def refuse(error: ValidationError, start: int = 0) -> NoReturn:
         raise bad(
             path, "this gateway accepts only text; send content of type text", "unsupported_content"
         ) from error
-    raise bad(path or "body", f"{furthest['msg']} (got {shown(furthest['input'])})") from error
+    fix = _fix(parts, furthest["input"]) if furthest["type"] == "literal_error" else ""
+    raise bad(path or "body", f"{furthest['msg']} (got {shown(furthest['input'])}){fix}") from error
+
+
+def _fix(parts: Sequence[object], given: object) -> str:
+    """What to write instead of a kind of tool, or of an item of Responses, that the gateway does not know."""
+    if parts[-1] != "type" or parts[0] not in ("tools", "input"):
+        return ""
+    if parts[0] == "tools":
+        return "; no tool runs in the gateway: write a function of your own, and answer its calls"
+    if given == "item_reference":
+        return "; send the item itself, or previous_response_id"
+    return "; leave the item out, or write what it says as a message"
 
 
 def _is_tag(part: str | int) -> bool:

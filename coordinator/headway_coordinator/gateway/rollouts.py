@@ -163,7 +163,7 @@ class Rollout:
         """
         self.instructed.discard(node)
         self.instructed.update([node] if instructed else [])
-        self.session.unseen.discard(node)
+        self.session.arrived(node)
         self.faults.pop(request, None)
         self.lost.clear()
         self.delivered.pop(node, None)

@@ -256,21 +256,34 @@ def _checked(name: str, value: Any, at: str) -> Any:
 
 def _require_order(found: Mapping[str, Any], at: str) -> None:
     """Refuse limits that exclude every value, and keywords that the compiler would ignore beside others."""
+    if "integer" in _types(found) and (
+        odd := next((name for name in NUMBERS if found.get(name, 0) != math.floor(found.get(name, 0))), None)
+    ):
+        raise bad(f"{at}.{odd}", "must be a whole number, because the type is integer")
     pairs = (("minLength", "maxLength"), ("minItems", "maxItems"), ("minimum", "maximum"))
     for low, high in pairs:
         if low in found and high in found and found[low] > found[high]:
             raise bad(f"{at}.{low}", f"is above {high}")
     lows = [found[name] for name in ("minimum", "exclusiveMinimum") if name in found]
     highs = [found[name] for name in ("maximum", "exclusiveMaximum") if name in found]
-    open_ended = "exclusiveMinimum" in found or "exclusiveMaximum" in found
-    if open_ended and lows and highs and max(lows) >= min(highs) - ("integer" in _types(found)):
-        raise bad(f"{at}.{NUMBERS[2]}", "leaves no number below the maximum")
+    if lows and highs and not _has_numbers(found, max(lows), min(highs)):
+        name = next(name for name in ("exclusiveMinimum", "minimum") if name in found)
+        high = next(name for name in ("exclusiveMaximum", "maximum") if name in found)
+        raise bad(f"{at}.{name}", f"leaves no number below {high}")
     if "format" in found and ("minLength" in found or "maxLength" in found):
         raise bad(f"{at}.format", "is beside a length, which would be ignored; leave one out")
     exclusive = [name for name in ("enum", "const", *ALTERNATIVES) if name in found]
     others = [name for name in found if name not in ("type", *REFERRED, *exclusive[:1])]
     if exclusive and others:
         raise bad(f"{at}.{others[0]}", f"would be ignored beside {exclusive[0]}; leave one of them out")
+
+
+def _has_numbers(found: Mapping[str, Any], low: float, high: float) -> bool:
+    """Whether a number of the schema's type lies between its largest lower and its smallest upper limit."""
+    above, below = found.get("exclusiveMinimum") == low, found.get("exclusiveMaximum") == high
+    if "integer" in _types(found):
+        return low + above <= high - below
+    return low < high or (low == high and not above and not below)
 
 
 def _require_reachable(found: Mapping[str, Any], at: str) -> None:

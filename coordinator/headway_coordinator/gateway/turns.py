@@ -155,7 +155,7 @@ class Turns:
             placed = asyncio.Event()
             turn = Turn(request, asyncio.create_task(self._sample(ask, placed)), placed)
             self._by_request[request].append(turn)
-            turn.task.add_done_callback(_seen)
+            turn.task.add_done_callback(lambda _, turn=turn: self._settle(turn))
         turn.waiting += 1
         client = Client(turn)
         try:
@@ -165,6 +165,7 @@ class Turns:
             raise
         finally:
             turn.waiting -= 1
+            self._settle(turn)
 
     def deliver(self, client: Client, ask: Ask) -> None:
         """Mark the answer as delivered.
@@ -199,6 +200,14 @@ class Turns:
             self.rollout.unanswered(turn.task.result().node)
         client.has_it = False
 
+    def _settle(self, turn: Turn) -> None:
+        """Note that no client waits for a turn's answer any more, if that is so.
+
+        This also reads a task's exception: asyncio logs an exception that nobody has read.
+        """
+        if turn.task.done() and not turn.failed and turn.waiting == 0:
+            self.rollout.session.delivering.discard(turn.task.result().node)
+
     def _digest(self, ask: Ask) -> str:
         """A digest that is equal for equal requests."""
         asked: list[object] = [ask.may_call, ask.max_tokens, repr(ask.force), ask.stop]
@@ -230,6 +239,7 @@ class Turns:
             self.rollout.require_open("a turn")
             found = await self.backend.chat.chat(self.rollout.session, ask)
             self.rollout.session.unseen.add(found.node)
+            self.rollout.session.delivering.add(found.node)
             return found
 
 
@@ -256,9 +266,3 @@ def _same(turns: Sequence[Turn], retry: bool) -> Turn | None:
         failed.retried = True
         return None
     return next((turn for turn in reversed(turns) if not turn.failed), None)
-
-
-def _seen(task: asyncio.Task[Completion]) -> None:
-    """Read the task's exception: asyncio logs an exception that nobody has read."""
-    if not task.cancelled():
-        task.exception()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -43,6 +44,8 @@ class CallFormat:
         return found if plain else _renamed(found, self)
 
 
+BLANKS: Final = ([{"type": "text", "text": ""}], " ")
+"""Contents of a turn without text, for templates that refuse an empty string. The first adds no token."""
 PLAIN: Final = CallFormat()
 CALL_FORMATS: Final = (
     CallFormat(reasoning="thinking"),
@@ -79,17 +82,34 @@ def template_text(
     call_format: CallFormat = PLAIN,
     variables: Mapping[str, Any] | None = None,
 ) -> str:
-    """A conversation rendered by the model's own chat template with `variables`."""
-    return str(
-        tokenizer.apply_chat_template(
-            call_format(messages),
-            tools=list(tools) or None,
-            add_generation_prompt=generate,
-            tokenize=False,
-            strftime_now=TODAY.strftime,
-            **(variables or {}),
+    """A conversation rendered by the model's own chat template with `variables`.
+
+    Models sample turns without text. Where the template refuses these, as Mistral's does, one of `BLANKS` is
+    their content.
+    """
+
+    def rendered(given: list[Message]) -> str:
+        return str(
+            tokenizer.apply_chat_template(
+                given,
+                tools=list(tools) or None,
+                add_generation_prompt=generate,
+                tokenize=False,
+                strftime_now=TODAY.strftime,
+                **(variables or {}),
+            )
         )
-    )
+
+    given = call_format(messages)
+    try:
+        return rendered(given)
+    except Exception:  # a template raises whatever its author chose
+        if not any(map(_is_blank, given)):
+            raise
+        for blank in BLANKS:
+            with suppress(Exception):
+                return rendered([one | {"content": blank} if _is_blank(one) else one for one in given])
+        raise
 
 
 def decoded(tokenizer: Any, ids: list[int]) -> str:
@@ -125,6 +145,11 @@ def _without_blank(message: Message) -> Message:
     return (
         message | {"content": None} if message.get("tool_calls") and not message.get("content") else message
     )
+
+
+def _is_blank(message: Message) -> bool:
+    """Whether this is a turn without text and calls, such as one whose only token ended it."""
+    return message.get("role") == "assistant" and not message.get("content") and not message.get("tool_calls")
 
 
 def _with_reasoning(message: Message, place: Literal["thinking", "part"]) -> Message:

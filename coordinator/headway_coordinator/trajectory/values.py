@@ -86,9 +86,10 @@ def typed(text: str, schema: object) -> Any:
     if kinds == {"string"}:
         return text
     bare = text.strip()
-    if bare in LITERALS and ("string" not in kinds or kinds & {"boolean", "null"}):
+    if bare in LITERALS and ("string" not in kinds or _fits(LITERALS[bare], kinds)):
         return LITERALS[bare]
-    for read in (_json, python) if kinds & _NESTED else (_json,):
+    nested = kinds & _NESTED or (not kinds and bare[:1] in ("{", "["))
+    for read in (_json, python) if nested else (_json,):
         try:
             found = read(bare)
         except UNREADABLE:

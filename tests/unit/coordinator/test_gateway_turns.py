@@ -334,6 +334,56 @@ async def test_shared_turn_stays_delivered_after_one_client_leaves(tok: Any) -> 
         assert r.rollout.conversation[-1]["content"] == "It is gold."
 
 
+@pytest.mark.parametrize(
+    ("sent", "drifts"),
+    [
+        ([[USER], [{"role": "user", "content": "Is it safe?"}]], {"content": 1}),
+        ([[USER], [USER], [USER]], {"again": 2}),
+        ([[{"role": "system", "content": "Guard."}, USER], [USER]], {"dropped": 1}),
+    ],
+)
+async def test_turns_that_run_at_once_fork_with_a_reason(
+    tok: Any, sent: list[list[dict[str, str]]], drifts: dict[str, int]
+) -> None:
+    async with rig(tok) as r:
+        await at_once(r, sent)
+        session = r.rollout.session
+        assert {reason: each.count for reason, each in session.drifts.items()} == drifts
+        rows = linearize(session.graph, session.untrained)
+        assert (session.forks, len(rows)) == (len(sent) - 1, len(sent))
+        assert not session.delivering
+
+
+async def test_continuations_at_once_fork_with_a_reason(tok: Any) -> None:
+    async with rig(tok) as r:
+        _, answer = await r.chat()
+        history = [USER, answer["choices"][0]["message"]]
+        await at_once(r, [[*history, {"role": "user", "content": text}] for text in ("One?", "Two?")])
+        assert r.rollout.session.forks == 1
+        assert r.rollout.session.drifts["content"].count == 1
+
+
+async def test_no_turn_forks_from_one_whose_client_left(tok: Any) -> None:
+    async with rig(tok) as r:
+        r.model.gate.clear()
+        await gone(r)
+        r.model.gate.set()
+        await until(lambda: bool(r.rollout.session.turns))
+        assert not r.rollout.session.delivering
+        await r.chat({"role": "user", "content": "Is it safe?"})
+        assert r.rollout.session.forks == 0
+
+
+async def at_once(r: Rig, sent: list[list[dict[str, str]]]) -> None:
+    """Send requests that are all sampled before any is answered."""
+    r.model.gate.clear()
+    known = len(r.model.requests)
+    asked = [asyncio.create_task(r.chat(*messages)) for messages in sent]
+    await until(lambda: len(r.model.requests) == known + len(sent))
+    r.model.gate.set()
+    assert [status for status, _ in await asyncio.gather(*asked)] == [200] * len(sent)
+
+
 def test_what_two_clients_have_is_not_taken_back_when_one_leaves() -> None:
     one = a_rollout()
     one.session.turns = [None, None]  # type: ignore[list-item]

@@ -300,6 +300,19 @@ async def test_a_count_that_fits_no_context_ends_nothing(tok: Any) -> None:
         assert r.rollout.truncated is None
 
 
+async def test_a_prompt_beyond_the_context_is_counted(tok: Any) -> None:
+    """An agent counts to find out how much to leave out."""
+    async with rig(tok, ANSWER, context=300) as r:
+        for words, status in ((150, 200), (1500, 400)):
+            long = {"messages": [{"role": "user", "content": "word " * words}]}
+            found, answer = await r.post("/v1/messages/count_tokens", long)
+            assert found == status
+            if status == 200:
+                assert 300 < answer["input_tokens"] < 1200
+            else:
+                assert answer["error"]["code"] == "context_length_exceeded"
+
+
 async def test_an_endpoint_is_not_asked_to_count(tok: Any) -> None:
     class Elsewhere:
         async def chat(self, session: Any, ask: Any) -> Any:

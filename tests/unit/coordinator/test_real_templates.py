@@ -119,6 +119,15 @@ def test_words_of_users_may_follow_each_other_and_results(name: str) -> None:
             assert "Consider calm-heron." in text
 
 
+@pytest.mark.parametrize("name", BY_NAME)
+def test_a_turn_without_text_does_not_end_the_conversation(name: str) -> None:
+    """A model may sample nothing but the end of its turn."""
+    real = BY_NAME[name]
+    renderer = choose(real_templates.tokenizer(real), real.model_type)
+    messages = [*ASKED, {"role": "assistant", "content": ""}, ASKED_AGAIN]
+    assert ASKED_AGAIN["content"] in renderer.render_text(messages, [], generate=True)
+
+
 @pytest.mark.parametrize(("name", "unshown"), [("Kimi K2.5", []), ("Qwen3", ["messages.name"])])
 def test_a_users_name_is_listed_if_the_template_shows_none(name: str, unshown: list[str]) -> None:
     real = BY_NAME[name]

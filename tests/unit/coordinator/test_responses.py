@@ -140,11 +140,25 @@ def test_every_tool_choice_is_read(choice: Any, may_call: bool, force: Force | N
 
 
 @pytest.mark.parametrize(
+    ("fields", "fix"),
+    [
+        ({"input": [{"type": "item_reference", "id": "a"}]}, "send the item itself, or previous_response_id"),
+        ({"input": [{"type": "web_search_call"}]}, "write what it says as a message"),
+        ({"tools": [{"type": "web_search"}]}, "write a function of your own, and answer its calls"),
+    ],
+)
+def test_a_kind_that_is_not_known_names_what_to_write(fields: Any, fix: str) -> None:
+    with pytest.raises(GatewayError, match=f"; .*{fix}$"):
+        read(**fields)
+
+
+@pytest.mark.parametrize(
     ("param", "fields"),
     [
         ("input", {"input": None}),
         ("input", {"input": []}),
         ("input.0.type", {"input": [{"type": "item_reference", "id": "a"}]}),
+        ("input.0.type", {"input": [{"type": "web_search_call", "id": "a"}]}),
         ("input.0.role", {"input": [{"content": "a"}]}),
         ("input.0.content.0.type", {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}),
         ("input.0.call_id", {"input": [CALLED | {"call_id": None}]}),

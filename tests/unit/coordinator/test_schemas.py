@@ -95,8 +95,10 @@ LOOP = {"$defs": {"A": {"$ref": "#/$defs/B"}, "B": {"anyOf": [{"$ref": "#/$defs/
         (
             "s.exclusiveMinimum",
             {"type": "integer", "exclusiveMinimum": 3, "exclusiveMaximum": 4},
-            "leaves no number",
+            "leaves no number below exclusiveMaximum",
         ),
+        ("s.minimum", {"type": "number", "minimum": 1, "exclusiveMaximum": 1}, "below exclusiveMaximum"),
+        ("s.maximum", {"type": "integer", "minimum": 0, "maximum": 0.7}, "must be a whole number"),
         ("s.enum", {"enum": []}, "1 to 500"),
         ("s.enum", {"enum": [{}]}, "strings, numbers"),
         ("s.enum", {"enum": ["a"], "type": "integer"}, "not of type"),
@@ -129,6 +131,19 @@ def test_what_is_not_kept_to_is_refused_with_its_place(at: str, schema: Any, say
         schemas.text(schema, "s")
     assert (caught.value.status, caught.value.param) == (400, at), caught.value
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"minimum": 0, "exclusiveMaximum": 1},
+        {"exclusiveMinimum": 0, "maximum": 1},
+        {"exclusiveMinimum": 0, "exclusiveMaximum": 2},
+        {"minimum": 1, "maximum": 1},
+    ],
+)
+def test_limits_that_leave_one_integer_are_kept(limits: dict[str, int]) -> None:
+    assert sent({"type": "integer"} | limits) == {"type": "integer"} | limits
 
 
 def test_a_deep_schema_is_refused() -> None:
