@@ -135,7 +135,7 @@ class DatedPrices(SpecModel):
     with that beginning. An exact name wins, otherwise the longest match. A class that is absent has the
     entry's own price."""
     _own: Prices | None = PrivateAttr(default=None)
-    """The entry's own prices, if `prices` are those of one job's model."""
+    """What `prices` were before `for_job` replaced them by those of the job's model; None if it has not."""
 
     def of(self, model: str) -> Prices:
         """The prices of usage of `model`."""

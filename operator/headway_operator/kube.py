@@ -122,10 +122,12 @@ class Api:
         fields: str = "",
         metadata_only: bool = False,
     ) -> tuple[list[Json], str]:
-        """All objects of a kind, and the resource version to watch from. Of Events, about the first `EVENTS`.
+        """All objects of a kind, and the resource version to watch from.
 
-        Custom resources contain only their identity (`wire.identity_of`). An object that is out of bounds
-        also has only its identity, with the reason under `wire.UNREAD`.
+        Of the kind Event, it returns only about the first `EVENTS` objects.
+
+        Custom resources contain only their identity (`wire.identity_of`). An object that exceeds a limit of
+        `wire` also has only its identity, with the reason under `wire.UNREAD`.
         """
         items: list[Json] = []
         query = {"limit": str(PAGE), "labelSelector": selector, "fieldSelector": fields}

@@ -31,7 +31,7 @@ from headway_trainer.publish.sender import Sender
 from headway_trainer.ranks import Ranks
 
 MAX_TOKENS: Final = {"cuda": 16384, "cpu": 4096}
-"""Maximum tokens of one micro-batch, by device. More tokens cost a CPU memory and make it no faster."""
+"""Maximum tokens of one micro-batch, by device. On a CPU, more tokens need more memory and are no faster."""
 
 
 class Assembly:

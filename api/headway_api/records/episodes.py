@@ -155,7 +155,7 @@ class Drift(Record):
     reason: ForkReason
     count: int = Field(ge=1)
     turn: int = Field(ge=0)
-    """Index of the first such turn in the episode, in the order of the requests."""
+    """Index of the first of these turns in the episode, in the order of the requests."""
     message: int | None = Field(default=None, ge=0)
     """Index, from 0, of the first message of that turn's request that differs. None: no message differs."""
     role: str | None = Field(default=None, max_length=32)

@@ -26,7 +26,7 @@ from headway_coordinator.http import connector
 JobSpec = RLTrainingJobSpec | RLEvalJobSpec
 
 LOOK_SECONDS: Final = 2.0
-"""Seconds between two looks for a token that is not there yet."""
+"""Seconds between two looks for an endpoint's bearer token that is not there yet."""
 TURNS = 8
 """Assumed turns of an episode, if the agent is not the built-in one."""
 

@@ -237,8 +237,10 @@ class Xml:
     def _slip(self, raw: str, tags: Sequence[Tag], at: int, end: int, text: Container[str]) -> int | None:
         """The position in `tags` of the tag at which a value without a paired closing tag ends.
 
-        None if nothing ends the value. A value on lines of its own ends at a line that begins with a closing
-        tag or a new argument. Arguments in `text` do not count. Without such a line, it ends at `end`.
+        A value that begins on a line of its own ends at the first line that begins with a closing tag or a
+        new argument. An opening tag is part of the value if `text` has its argument's name. Without such a
+        line, the value ends at `end`, the call's closing tag. Any other value ends at a closing tag of an
+        argument. If there is none, the result is None.
         """
         if self._framed(raw, tags[at]):
             for place in range(at + 1, end):

@@ -40,7 +40,7 @@ TOKENS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Form:
-    """The tags of a call, and the beginnings of a forced call."""
+    """The tags around a call, and the text that is written for the model where a turn must call a tool."""
 
     opening: str = "<tool_call>"
     closing: str = "</tool_call>"

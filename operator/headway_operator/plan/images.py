@@ -27,7 +27,7 @@ SECRET: Final = re.compile(r'secret "(?P<by_name>[^"]+)" not found|in Secret [^/
 
 
 class Outlook(Enum):
-    """What to expect for a container that cannot be created."""
+    """Whether a container that cannot be created now may be created later."""
 
     MAY_PASS = "may pass"
     """The fault may disappear by itself: a registry is unavailable, or a Secret comes later."""

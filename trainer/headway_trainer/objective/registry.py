@@ -1,4 +1,7 @@
-"""Tables of named functions, one table for each axis. A user's own modules may add functions."""
+"""Tables of named functions, one for each axis of the objective, such as the surrogate or the reduction.
+
+A user's own modules may add functions.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ PLUGINS_DIR: Final = "/plugins"
 
 
 class Table(Generic[Entry]):
-    """The functions that a spec may name on one axis."""
+    """The functions that a spec may name on one axis of the objective."""
 
     def __init__(self, field: str, *, reserved: Collection[str] = ()) -> None:
         """`field` is the path of the spec's field that names an entry. No entry may have a `reserved`
