@@ -169,8 +169,8 @@ FAULTS: tuple[Fault, ...] = (
         "The chat template accepts no tool results, so every episode would end at its first call.",
         "spec.agent.builtin.toolCallParser: the environment offers ... tools, and the chat template of "
         "the model, ..., accepts no tool results (...). Every episode would end at its first call; put a "
-        "chat_template.jinja beside the tokenizer that writes tool_calls and takes messages of the role "
-        "tool",
+        "chat_template.jinja that writes tool_calls and takes messages of the role tool beside the "
+        "tokenizer",
     ),
     in_preflight(
         "beyond-the-model",

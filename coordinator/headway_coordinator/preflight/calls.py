@@ -48,8 +48,8 @@ def readable(tools: Sequence[Tool], chosen: Renderer, parser: str) -> str:
         raise _unreadable(
             f"the environment offers {len(tools)} tools, and the chat template of the model, "
             f"{_family(chosen)}, accepts no tool results ({error}). Every episode would end at its first "
-            "call; put a chat_template.jinja beside the tokenizer that writes tool_calls and takes "
-            "messages of the role tool"
+            "call; put a chat_template.jinja that writes tool_calls and takes messages of the role tool "
+            "beside the tokenizer"
         )
     found = f"tool calls are read by {parser}, as specified; the chat template does not show whether it fits"
     return found + ("" if _shows(tools, chosen) else UNSEEN)

@@ -297,7 +297,8 @@ CHECK: Final = Check(
     reason="A model cannot learn what the prompt does not ask for, and need not learn a label that it can "
     "read. A field that the full score does not need is not a fault.",
     source=f"{GUIDE}: an example in the prompt lacked a field of the data. It also used another tag.",
-    advice="Give the prompt's example the form of the labels, and keep labels out of what the agent sees.",
+    advice="Write the example answer in the prompt as the labels are written, and keep labels out of what "
+    "the agent sees.",
     judge=judge,
     scripts=scripts,
     needs_model=False,

@@ -48,7 +48,7 @@ BEHAVIOUR: Final = (
         advice="Raise spec.rollout.sampling.maxTokens, or spec.rollout.episodeTokenLimit if episodes reach "
         "that limit. If answers ramble, correct the reward first.",
         look_at=(
-            "`episodes/episode_token_limit_rate`: how many of them reached episodeTokenLimit instead?",
+            "`episodes/episode_token_limit_rate`: how many episodes reached episodeTokenLimit?",
             "`rollout/tokens/response_mean` and `rollout/tokens/response_max`: are all turns long, or only "
             "a few?",
             "`rollout/repetition/max`: does a turn repeat itself?",

@@ -202,11 +202,12 @@ LEARNING: Final = (
         "falls. A number that no longer differs within any group does not count as fallen: the "
         "model has learned it.",
         source=f"{SERIES}. {GUIDE}: an example of a reward that paid for a bare wrapper.",
-        advice="Limit what that number adds to the reward, or pay for it only if the others are right.",
+        advice="Limit what the dominant number adds to the reward, or pay for it only if the other numbers "
+        "are right.",
         look_at=(
             "`rollout/reward_metrics/*`: is this number the one that grows?",
             "`rollout/external_score/mean`: does the external score grow too?",
         ),
-        confirmed_by="its share falls, and the external score rises.",
+        confirmed_by="the dominant number's share falls, and the external score rises.",
     ),
 )

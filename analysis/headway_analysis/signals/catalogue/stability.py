@@ -19,8 +19,8 @@ STABILITY: Final = (
         threshold=f"Bad below {stability.ENTROPY_LOW:g}. Clear from {stability.ENTROPY_LOW_AGAIN:g}, or if "
         "the reward is near its best.",
         reason="Without entropy, the episodes of a group are alike, and the model learns nothing more. "
-        "In 99 % of their steps, recorded runs without a fault keep a fifth of it. A policy that has solved "
-        "its task needs none.",
+        "In 99 % of their steps, recorded runs without a fault keep at least a fifth of the entropy of their "
+        "first steps. A policy that has solved its task needs none.",
         source=f"Cui et al. 2025 (arXiv 2505.22617): a policy pays for reward with entropy. {SERIES}.",
         advice="Raise spec.algorithm.entropy.coefficient or spec.rollout.sampling.temperature, and lower "
         "spec.optimizer.learningRate.",
