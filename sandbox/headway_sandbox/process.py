@@ -56,7 +56,9 @@ def sweep(*, everything: bool) -> int:
     deadline = time.monotonic() + SWEEP_SECONDS
     while True:
         if everything:
-            assert os.getpid() == 1, "outside a PID namespace of its own this would end the machine"
+            assert os.getpid() == 1, (
+                "outside a PID namespace of its own, this would kill every process of the machine"
+            )
             with contextlib.suppress(ProcessLookupError):  # there was no process
                 os.kill(-1, signal.SIGKILL)
         left = living(everything=everything)

@@ -46,7 +46,7 @@ def opened(
         raise ManifestError(f"{folder} is a file: write another --folder")
     if not stored.exists() and folder.exists() and any(folder.iterdir()):
         raise ManifestError(
-            f"{folder} is not the folder of a job, and is not empty: write another with --folder"
+            f"{folder} is not the folder of a job, and is not empty: name another folder with --folder"
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f".{folder.name}.lock").open("w") as lock:

@@ -215,7 +215,7 @@ INSTEAD: Final[dict[str, str]] = {
     "thread": "no conversation is kept; write all of it into messages",
     "text": FORMAT,
     "options": "send its fields beside the others, by Anthropic's names",
-    "logprobs": "a message has no place for it; send a chat completion",
+    "logprobs": "a reply of the Messages API has no place for it; use the chat completions API",
 }
 """Field -> why it is not applied, and what to do instead."""
 
