@@ -121,7 +121,7 @@ def test_words_of_users_may_follow_each_other_and_results(name: str) -> None:
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_a_turn_without_text_does_not_end_the_conversation(name: str) -> None:
-    """A model may sample nothing but the end of its turn."""
+    """A model may sample only the end of its turn."""
     real = BY_NAME[name]
     renderer = choose(real_templates.tokenizer(real), real.model_type)
     messages = [*ASKED, {"role": "assistant", "content": ""}, ASKED_AGAIN]
