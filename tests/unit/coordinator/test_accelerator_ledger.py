@@ -1,4 +1,4 @@
-"""Accelerator seconds in the ledger, and segments that are torn, copied or lost: nothing counts twice."""
+"""Accelerator seconds in the ledger. A torn, copied or lost segment never makes the bill count twice."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_superseded_process_and_its_successor_count_once(tmp_path: Path) -> None
     assert new.accelerator_totals() == ledger(tmp_path).accelerator_totals() == {LEARNER: 130}
 
 
-def test_the_bill_does_not_shrink_but_by_an_event_at_the_end(tmp_path: Path) -> None:
+def test_only_the_last_total_may_lower_the_bill(tmp_path: Path) -> None:
     book = ledger(tmp_path)
     book.accelerators({LEARNER: 100}, NOON)
     book.accelerators({LEARNER: 98}, NOON + 60)
@@ -83,7 +83,7 @@ def test_the_bill_does_not_shrink_but_by_an_event_at_the_end(tmp_path: Path) -> 
     assert [decode(path.read_bytes())[0].quantity for path in segments(tmp_path)] == [100, -1]
 
 
-def test_a_lost_segment_of_accelerators_is_made_up_for(tmp_path: Path) -> None:
+def test_the_next_total_makes_up_for_a_lost_segment(tmp_path: Path) -> None:
     book = ledger(tmp_path)
     for minute in (1, 2, 3):
         book.accelerators({LEARNER: 60 * minute}, NOON + 60 * minute)
@@ -99,7 +99,7 @@ def test_a_lost_segment_of_accelerators_is_made_up_for(tmp_path: Path) -> None:
         st.tuples(st.integers(0, 500), st.integers(0, 500), st.booleans()), min_size=1, max_size=12
     ),
 )
-def test_ledger_keeps_the_maximum_heard_through_any_restarts(
+def test_ledger_keeps_the_highest_total_through_restarts(
     tmp_path_factory: pytest.TempPathFactory, heard: list[tuple[int, int, bool]]
 ) -> None:
     folder = tmp_path_factory.mktemp("ledger")
@@ -112,7 +112,7 @@ def test_ledger_keeps_the_maximum_heard_through_any_restarts(
     assert found.get(ROLLOUT, 0) == max(rollout for _, rollout, _ in heard)
 
 
-def test_status_and_metrics_show_what_was_held(tmp_path: Path) -> None:
+def test_status_and_metrics_show_held_accelerator_seconds(tmp_path: Path) -> None:
     book = ledger(tmp_path)
     book.accelerators({LEARNER: 100, ROLLOUT: 20}, NOON)
     assert usage(book.days, prices.DEFAULT, DAY).accelerator_seconds == "120"
@@ -124,7 +124,7 @@ def test_status_and_metrics_show_what_was_held(tmp_path: Path) -> None:
     ]
 
 
-def test_a_job_without_accelerators_says_nothing_of_them(tmp_path: Path) -> None:
+def test_a_job_without_accelerators_reports_none(tmp_path: Path) -> None:
     assert usage(ledger(tmp_path).days, prices.DEFAULT, DAY).accelerator_seconds is None
 
 
@@ -147,7 +147,7 @@ def test_the_parts_of_the_cost_are_the_whole_to_the_last_digit(
     assert set(parts) == {*costs.KINDS.values()}
 
 
-def test_every_class_is_of_a_kind() -> None:
+def test_every_usage_class_has_a_kind_of_cost() -> None:
     assert set(costs.KINDS) == {*UsageClass}
 
 
@@ -171,7 +171,7 @@ def test_a_torn_segment_is_named_with_the_fix(tmp_path: Path, keep: int) -> None
     assert "restore what the job wrote there" in termination.message
 
 
-def test_an_event_that_is_twice_in_a_segment_is_named(tmp_path: Path) -> None:
+def test_an_event_repeated_in_a_segment_is_named(tmp_path: Path) -> None:
     ledger(tmp_path).group(a_group("t0-000000", [0.0, 1.0]))
     (path,) = segments(tmp_path)
     path.write_bytes(path.read_bytes() + path.read_bytes())
@@ -196,7 +196,7 @@ def test_a_copied_segment_is_named_and_not_billed(tmp_path: Path) -> None:
     assert "delete the one that the job did not write" in termination.message
 
 
-def test_groups_without_a_segment_are_known(tmp_path: Path) -> None:
+def test_ledger_lists_the_groups_that_have_no_segment(tmp_path: Path) -> None:
     book = ledger(tmp_path)
     book.group(a_group("t0-000000", [0.0, 1.0]))
     assert book.lost(["t0-000000", "t0-000001"]) == ["t0-000001"]
@@ -217,7 +217,7 @@ def heard(accelerators: Any) -> Mapping[Holder, int]:
     return found.accelerator_seconds
 
 
-def test_what_the_operator_counts_is_heard() -> None:
+def test_accelerator_seconds_are_read_from_the_jobs_status() -> None:
     pod = {"uid": "a", "role": "learner", "product": "H100", "count": 8, "since": "2026-11-03T12:00:00Z"}
     past = {"role": "learner", "product": "H100", "seconds": "100"}
     accelerators = {"seenTime": "2026-11-03T12:01:00Z", "totals": [past], "pods": [pod]}
@@ -227,7 +227,7 @@ def test_what_the_operator_counts_is_heard() -> None:
 @pytest.mark.parametrize(
     "accelerators", [{}, {"seenTime": "soon"}, [], {"seenTime": "2026-11-03T12:01:00Z", "pods": [{}]}]
 )
-def test_what_cannot_be_read_of_it_is_skipped(accelerators: Any) -> None:
+def test_unreadable_accelerator_counts_are_skipped(accelerators: Any) -> None:
     assert heard(accelerators) == {}
 
 

@@ -1,4 +1,4 @@
-"""Places whose number moves: in order, never more than allowed, and none is ever lost."""
+"""A semaphore whose limit changes: places go out in order, within the limit, and none is ever lost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore, Lane
 
 
 class Guest:
-    """Wants a place, and keeps it until told to go."""
+    """A task that asks for a place and keeps it until `leave` is called."""
 
     def __init__(self, limiter: AdaptiveSemaphore | Lane, order: list[Guest]) -> None:
         self._limiter = limiter
@@ -36,7 +36,7 @@ class Guest:
 
 
 async def settle() -> None:
-    """Long enough for a row of guests that leave as soon as they are let in."""
+    """Let the event loop run long enough that many guests in turn can get a place and leave."""
     for _ in range(200):
         await asyncio.sleep(0)
 
@@ -114,7 +114,7 @@ async def test_an_error_inside_returns_the_place() -> None:
     assert limiter.used == 0
 
 
-async def test_demand_is_the_most_since_it_was_asked() -> None:
+async def test_demand_is_the_maximum_since_the_last_look() -> None:
     limiter, order = AdaptiveSemaphore(2), list[Guest]()
     guests = [Guest(limiter, order) for _ in range(3)]
     await settle()
@@ -125,7 +125,7 @@ async def test_demand_is_the_most_since_it_was_asked() -> None:
     assert limiter.demand() == (0, False)
 
 
-async def test_demand_of_a_follower_is_demand_of_its_leader() -> None:
+async def test_demand_of_a_follower_counts_for_its_leader() -> None:
     limiter = AdaptiveSemaphore(4)
     follower, order = limiter.follower(), list[Guest]()
     guests = [Guest(follower, order) for _ in range(5)]
@@ -138,7 +138,7 @@ async def test_demand_of_a_follower_is_demand_of_its_leader() -> None:
     assert limiter.demand() == (0, False)
 
 
-async def test_lanes_share_a_room_and_one_alone_may_fill_it() -> None:
+async def test_lanes_share_all_places_and_one_may_take_them_all() -> None:
     limiter, order = AdaptiveSemaphore(4), list[Guest]()
     trains, lane = [Guest(limiter, order) for _ in range(8)], limiter.lane()
     await settle()
@@ -161,7 +161,7 @@ async def test_lanes_share_a_room_and_one_alone_may_fill_it() -> None:
     assert (limiter.used, limiter.waiting, lane.used) == (0, 0, 0)
 
 
-async def test_lanes_take_turns_in_a_room_for_one() -> None:
+async def test_two_lanes_alternate_on_a_single_place() -> None:
     limiter, order = AdaptiveSemaphore(1), list[Guest]()
     lane = limiter.lane()
     trains = [Guest(limiter, order) for _ in range(3)]

@@ -27,7 +27,7 @@ STRICT = QWEN3_TEMPLATE.replace(TAKES, "%}").replace(
     "        {{- raise_exception('System message must be at the beginning.') }}\n"
     "    {%- elif message.role == 'assistant' %}",
 )
-"""As Qwen3.5's."""
+"""Raises at a later system message, as Qwen3.5's template does."""
 ALTERNATING = (
     QWEN3_TEMPLATE.replace(TAKES, "%}")
     .replace(
@@ -44,7 +44,7 @@ ALTERNATING = (
         "    {%- elif message.role == 'user'",
     )
 )
-"""As Mistral Nemo's."""
+"""Raises if roles do not alternate, as Mistral Nemo's template does."""
 
 
 def say(role: str, content: str) -> Message:
@@ -69,7 +69,7 @@ def tok(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return tokenizer(tmp_path_factory.mktemp("tok"), QWEN3_TEMPLATE)
 
 
-def test_where_the_template_takes_them_nothing_changes(tok: Any, strict: Any) -> None:
+def test_messages_the_template_accepts_are_unchanged(tok: Any, strict: Any) -> None:
     messages = [SYSTEM, USER, LATER]
     assert Adjacent(choose(tok, "qwen3")).accepted(messages) is messages
     assert Adjacent(choose(strict, "qwen3_5")).accepted(messages) == [
@@ -88,7 +88,7 @@ CALLED: Message = {
 }
 
 
-def test_words_after_a_result_join_it_where_roles_must_alternate(tok: Any, alternating: Any) -> None:
+def test_text_after_a_result_joins_it_if_roles_must_alternate(tok: Any, alternating: Any) -> None:
     messages = [SYSTEM, USER, CALLED, TOOL, say("user", "And y?"), say("user", "Quick.")]
     assert Adjacent(choose(tok, "qwen3")).accepted(messages) is messages
     accepts = Adjacent(choose(alternating, "mistral")).accepted
@@ -105,7 +105,7 @@ LOSES_LATE_RESULTS = QWEN3_TEMPLATE.replace(
     "{%- elif message.role == 'tool' %}",
     "{%- elif message.role == 'tool' and messages[loop.index0 - 1].role != 'user' %}",
 )
-"""As Gemma 4's."""
+"""Drops a result that comes after another message, as Gemma 4's template does."""
 
 
 def test_results_come_first_where_the_template_loses_late_ones(tok: Any, tmp_path: Path) -> None:
@@ -123,10 +123,10 @@ def test_results_come_first_where_the_template_loses_late_ones(tok: Any, tmp_pat
 MOVES_SYSTEMS = QWEN3_TEMPLATE.replace(TAKES, "%}").replace(
     "messages[0].content", "(messages | selectattr('role', 'equalto', 'system') | list)[-1].content"
 )
-"""As R1-Distill's: the last system message is shown alone, at the front."""
+"""Shows only the last system message, at the front, as R1-Distill's template does."""
 
 
-def test_systems_that_the_template_would_drop_become_the_users(tmp_path: Path) -> None:
+def test_system_messages_a_template_drops_become_user_messages(tmp_path: Path) -> None:
     renderer = choose(tokenizer(tmp_path, MOVES_SYSTEMS), "deepseek")
     assert "Be brief." not in renderer.render_text([SYSTEM, USER, ASSISTANT, LATER], [], generate=True)
     accepted = Adjacent(renderer).accepted([SYSTEM, USER, ASSISTANT, LATER, USER])
@@ -135,7 +135,7 @@ def test_systems_that_the_template_would_drop_become_the_users(tmp_path: Path) -
     assert text.index("Be brief.") < text.index("Gold.") < text.index("It is Monday.")
 
 
-def test_an_order_that_nothing_can_join_stays_as_it_is(alternating: Any) -> None:
+def test_an_order_that_cannot_be_repaired_is_unchanged(alternating: Any) -> None:
     messages = [USER, ASSISTANT, ASSISTANT, USER]
     assert Adjacent(choose(alternating, "mistral")).accepted(messages) is messages
 
@@ -151,9 +151,7 @@ def test_an_order_that_nothing_can_join_stays_as_it_is(alternating: Any) -> None
     ],
     ids=["two at the beginning", "before a user's", "at the end", "no system's", "none"],
 )
-def test_system_messages_are_joined_to_those_beside_them(
-    messages: list[Message], expected: list[Message]
-) -> None:
+def test_system_messages_join_the_adjacent_message(messages: list[Message], expected: list[Message]) -> None:
     assert folded(messages) == expected
 
 
@@ -161,7 +159,7 @@ ROLES = st.lists(st.sampled_from(["system", "user", "assistant", "tool"]), max_s
 
 
 @given(ROLES)
-def test_no_word_is_lost_and_rows_go_on(roles: list[str]) -> None:
+def test_joining_loses_no_text_and_continues_the_row(roles: list[str]) -> None:
     messages = [say(role, str(n)) for n, role in enumerate(roles)]
     found = folded(messages)
     assert (
@@ -184,7 +182,7 @@ def test_no_word_is_lost_and_rows_go_on(roles: list[str]) -> None:
 
 
 async def test_a_conversation_with_later_system_messages_is_one_row(strict: Any) -> None:
-    """Claude Code's: the surroundings after the user's first word."""
+    """Claude Code sends such messages: they describe its surroundings after the user's first message."""
     core = Gateway(choose(strict, "qwen3_5"), ScriptedModel(strict, [CALL, ANSWER, ANSWER]), 10_000, 5.0)
     session = Session(episode_id="e", seed=3, sampling=Sampling(1.0, 1.0, 200))
     history = [SYSTEM, USER, LATER]
@@ -199,7 +197,7 @@ async def test_a_conversation_with_later_system_messages_is_one_row(strict: Any)
 
 
 async def test_words_after_results_stay_in_one_row(alternating: Any) -> None:
-    """As Anthropic's clients send them: a result and a text in one message."""
+    """Anthropic's clients send a tool's result and a text in one message."""
     core = Gateway(choose(alternating, "mistral"), ScriptedModel(alternating, [CALL, ANSWER]), 10_000, 5.0)
     session = Session(episode_id="e", seed=3, sampling=Sampling(1.0, 1.0, 200))
     history = [SYSTEM, USER, say("user", "Quick.")]

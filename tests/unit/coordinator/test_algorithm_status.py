@@ -1,4 +1,5 @@
-"""`.status.algorithm` is what the learner runs: the same expansion, every choice and number of it."""
+"""`.status.algorithm` shows what the learner runs: the same expanded algorithm, with every choice and
+number."""
 
 from __future__ import annotations
 
@@ -41,14 +42,14 @@ def test_status_shows_what_the_learner_runs(chosen: dict[str, Any], tmp_path: Pa
             assert in_status == (list(value) if isinstance(value, tuple) else value), name
 
 
-def test_a_number_that_status_has_no_room_for_is_cut_short(tmp_path: Path) -> None:
+def test_a_number_too_long_for_status_is_shortened(tmp_path: Path) -> None:
     spec = rig.job(tmp_path, tmp_path, algorithm={"kl": {"coefficient": 1.23456789e-25}}).spec
     coefficient = projections.algorithm(spec).kl_coefficient
     assert coefficient == "0.000000000000000000000000123457"
     assert len(coefficient) == 32
 
 
-def test_planned_length_is_all_turns_of_platform_loop_else_one(tmp_path: Path) -> None:
+def test_planned_length_is_all_turns_for_builtin_loop_else_one(tmp_path: Path) -> None:
     spec = rig.job(tmp_path, tmp_path, algorithm={"reduction": "constant"}).spec
     assert projections.algorithm(spec).episode_tokens == 64 * spec.agent.planned_turns == 64 * 16
     own = spec.model_copy(

@@ -1,4 +1,4 @@
-"""What a batch waits for beside its episodes is noted when it begins and ends."""
+"""The coordinator notes when each wait of a batch, other than for episodes, begins and ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headway_coordinator.batch_waits import WaitNotes
 
 
 class Clock:
-    """Unix time as a test sets it."""
+    """A clock whose Unix time the test sets."""
 
     now = 1000.0
 
@@ -37,7 +37,7 @@ def intervals(waits: BatchWaits) -> list[tuple[str, float, float]]:
     return [(each.kind, each.began, each.ended) for each in waits.waits]
 
 
-def test_a_coordinator_starts_until_a_learner_asks(clock: Clock) -> None:
+def test_the_start_lasts_until_a_learner_asks(clock: Clock) -> None:
     notes = WaitNotes(990)
     assert intervals(notes.of([])) == []
     for _ in range(2):
@@ -47,7 +47,7 @@ def test_a_coordinator_starts_until_a_learner_asks(clock: Clock) -> None:
     assert notes.of([]).sent_at == 1010
 
 
-def test_a_wait_lasts_from_its_first_word_to_its_last(clock: Clock) -> None:
+def test_a_wait_lasts_from_its_first_report_to_its_last(clock: Clock) -> None:
     notes = WaitNotes(1000)
     for at, held in ((1001, True), (1002, True), (1007, False), (1009, False)):
         clock.now = at
@@ -55,7 +55,7 @@ def test_a_wait_lasts_from_its_first_word_to_its_last(clock: Clock) -> None:
     with notes.timed("weights"):
         clock.now += 3
     with notes.timed("weights"):
-        pass  # a server has them already
+        pass  # a server already has the weights
     assert intervals(notes.of([])) == [("validation", 1001, 1007), ("weights", 1009, 1012)]
 
 

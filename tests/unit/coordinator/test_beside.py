@@ -1,4 +1,5 @@
-"""Validations that run while training goes on: order, bound, restarts, and who keeps what."""
+"""Validations that run beside training: their order, their maximum number, restarts, and which weights are
+kept."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def validating(every: int = 2, steps: int = 4, **algorithm: Any) -> RLTrainingJo
 
 
 class Gate:
-    """Holds the episodes of validations back, by step."""
+    """Holds back the validation episodes of each step that is not in `steps`."""
 
     def __init__(self, job: Job, *open_steps: int) -> None:
         self.opened = asyncio.Condition()
@@ -145,7 +146,7 @@ async def test_restart_samples_only_groups_unfinished_validations_lack(tmp_path:
 
 
 async def test_weights_that_are_gone_are_not_validated_after_a_restart(tmp_path: Path) -> None:
-    """As where evaluation.everySteps was 0 while the steps were trained."""
+    """This can happen if evaluation.everySteps was 0 while the steps were trained."""
     job = Job(tmp_path, validating(every=0), beside=True)
     async with job.coordinator() as (_, learner, _):
         await learner.run(steps=3)
@@ -157,7 +158,7 @@ async def test_weights_that_are_gone_are_not_validated_after_a_restart(tmp_path:
         assert sorted(training.state.evaluations) == [0, 2, 3, 4]
 
 
-async def test_weights_published_again_are_those_that_are_validated(tmp_path: Path) -> None:
+async def test_validation_uses_weights_that_are_published_again(tmp_path: Path) -> None:
     job = Job(tmp_path, validating(), beside=True)
     gate = Gate(job)
     async with job.coordinator() as (training, learner, _):

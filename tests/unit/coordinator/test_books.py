@@ -1,4 +1,4 @@
-"""Every edition of a price book is kept, and what it corrects is recorded before it is in force."""
+"""Every edition of a price book is kept, and its corrections are recorded before it is in force."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_without_a_config_map_the_built_in_book_applies(tmp_path: Path, file: Pa
     assert found.problem is None
 
 
-def test_a_book_that_is_asked_for_must_be_there(tmp_path: Path, file: Path) -> None:
+def test_a_requested_price_book_must_exist(tmp_path: Path, file: Path) -> None:
     with pytest.raises(JobError) as caught:
         books(tmp_path, file).first()
     termination = caught.value.termination
@@ -73,7 +73,7 @@ def test_unreadable_price_book_ends_the_job_before_it_begins(tmp_path: Path, fil
     assert caught.value.termination.reason == "PriceBookInvalid"
 
 
-def test_a_changed_price_corrects_what_was_used_and_says_so(tmp_path: Path, file: Path) -> None:
+def test_a_changed_price_corrects_past_usage_and_is_reported(tmp_path: Path, file: Path) -> None:
     file.write_text(text("3"))
     found = begun(tmp_path, file)
     before = usage(DAYS, found.now, TODAY, found)
@@ -97,7 +97,7 @@ def test_an_edition_without_past_changes_is_no_correction(tmp_path: Path, file: 
 
 
 @pytest.mark.parametrize("broken", [None, "name: [", text("-1")])
-def test_a_book_that_goes_or_breaks_changes_no_price(tmp_path: Path, file: Path, broken: str | None) -> None:
+def test_a_removed_or_broken_book_changes_no_price(tmp_path: Path, file: Path, broken: str | None) -> None:
     file.write_text(text("3"))
     found = begun(tmp_path, file)
     if broken is None:
@@ -115,7 +115,7 @@ def test_a_book_that_goes_or_breaks_changes_no_price(tmp_path: Path, file: Path,
     assert len(found.editions) == 1
 
 
-def test_a_successor_goes_on_by_the_last_edition(tmp_path: Path, file: Path) -> None:
+def test_a_successor_uses_the_last_edition(tmp_path: Path, file: Path) -> None:
     file.write_text(text("3"))
     begun(tmp_path, file)
     file.unlink()
@@ -126,7 +126,7 @@ def test_a_successor_goes_on_by_the_last_edition(tmp_path: Path, file: Path) -> 
     assert len(later.editions) == 1
 
 
-def test_what_changed_while_nobody_looked_is_a_correction_too(tmp_path: Path, file: Path) -> None:
+def test_a_change_between_two_coordinators_is_a_correction(tmp_path: Path, file: Path) -> None:
     file.write_text(text("3"))
     begun(tmp_path, file)
     file.write_text(text("1"))
@@ -135,7 +135,7 @@ def test_what_changed_while_nobody_looked_is_a_correction_too(tmp_path: Path, fi
     assert usage(DAYS, later.now, TODAY, later).cost == "2.00"
 
 
-def test_two_coordinators_keep_one_row_of_editions(tmp_path: Path, file: Path) -> None:
+def test_two_coordinators_share_one_sequence_of_editions(tmp_path: Path, file: Path) -> None:
     file.write_text(text("3"))
     one, other = begun(tmp_path, file), begun(tmp_path, file)
     file.write_text(text("1"))
@@ -144,7 +144,7 @@ def test_two_coordinators_keep_one_row_of_editions(tmp_path: Path, file: Path) -
     assert one.editions == other.editions
 
 
-def test_a_models_own_prices_hold_for_its_job(tmp_path: Path, file: Path) -> None:
+def test_a_models_own_prices_apply_to_its_job(tmp_path: Path, file: Path) -> None:
     file.write_text(text("3") + "  models: {hf://Qwen/*: {sample: 5}}\n")
     found = begun(tmp_path, file)
     assert usage(DAYS, found.now, TODAY, found).cost == "10.00"

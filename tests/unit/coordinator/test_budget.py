@@ -1,4 +1,4 @@
-"""The gate of a budget: who begins, who waits, what is free again, and what the status shows of it."""
+"""A job's budget: which groups begin or wait, what is released, and what the status shows."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ async def test_an_episode_that_ends_frees_what_it_did_not_use() -> None:
     await two.end()
 
 
-async def test_a_lost_episode_keeps_what_its_next_attempt_may_use() -> None:
+async def test_a_lost_episode_keeps_its_next_attempts_reservation() -> None:
     found = budget(tokens={"sample": 1000, "discarded": 1000})
     one = Running(found, plan(0, size=1))
     await settle()
     one.held._end(sealed("t0-000000", 0, reward=None, turns=1), final=False)
     kept = {each.limit.name: each.reserved for each in found.account.standings()}
-    # 14 are discarded for certain; each of the other attempt's may be.
+    # 14 tokens are certainly discarded; each token of the next attempt may be.
     assert kept == {"tokens.sample": SAMPLED, "tokens.discarded": 14 + 200 + SAMPLED}
     one.held._end(sealed("t0-000000", 0, reward=None, turns=1, attempt=1), final=False)
     kept = {each.limit.name: each.reserved for each in found.account.standings()}
@@ -110,7 +110,7 @@ async def test_a_budget_is_exhausted_if_nothing_runs_or_fits() -> None:
     await one.end()
 
 
-async def test_while_the_learner_may_take_a_step_it_is_not_exhausted() -> None:
+async def test_a_budget_is_not_exhausted_while_a_step_is_possible() -> None:
     found, busy = budget(tokens={"sample": 10}), [True]
     found.busy = lambda: busy[0]
     one = Running(found, plan(0))
@@ -122,7 +122,7 @@ async def test_while_the_learner_may_take_a_step_it_is_not_exhausted() -> None:
     one.task.cancel()
 
 
-async def test_a_budget_lowered_below_what_is_spent_is_exhausted() -> None:
+async def test_a_budget_lowered_below_its_spending_is_exhausted() -> None:
     found = budget(Free(sample=50), tokens={"sample": 1000})
     one = Running(found, plan(0))
     await settle()
@@ -187,7 +187,7 @@ def test_too_small_budget_is_refused_naming_the_least_needed() -> None:
     assert budget(tokens={"sample": 80}).least(LIMITS, TRAIN, 2, SAMPLED) == []
 
 
-async def test_without_a_budget_all_fits_and_nothing_is_reported() -> None:
+async def test_without_a_budget_everything_fits_unreported() -> None:
     found = unbounded()
     one = Running(found, plan(0))
     await settle()
@@ -201,7 +201,7 @@ def book(**prices: str) -> PriceBook:
     return PriceBook(name="b", entries=(DatedPrices(since=date(2026, 1, 1), prices=Prices(**prices)), later))
 
 
-def test_money_has_the_highest_price_of_class_and_coming_day(tmp_path: Path) -> None:
+def test_money_reserves_the_highest_price_of_today_and_later(tmp_path: Path) -> None:
     ledger = Ledger(FileStore(), Layout(f"file://{tmp_path}", "ns", "job", "uid"))
     for day, price in ((date(2026, 2, 1), "9"), (date(2026, 3, 2), "9")):
         prices = Priced(ledger, lambda: book(sample="4", discarded="5"), lambda day=day: day)  # type: ignore[misc]
@@ -210,12 +210,13 @@ def test_money_has_the_highest_price_of_class_and_coming_day(tmp_path: Path) -> 
         assert account.worth(limit, {("sample", "discarded"): 1_000_000}) == Decimal(price)
     account.reserve("g", {("train",): 1})
     assert account.unpriced() == ["train"]
-    # The later entry has no price for what is discarded; what is left of today costs today's.
+    # The later entry has no price for discarded tokens, but today's price still applies for the rest of
+    # today.
     today = Priced(ledger, lambda: book(sample="4", discarded="5"), lambda: date(2026, 2, 1))
     assert today.highest_price("discarded") == Decimal(5) / 1_000_000
 
 
-def test_spent_is_the_bill(tmp_path: Path) -> None:
+def test_the_spent_amount_equals_the_bill(tmp_path: Path) -> None:
     ledger = Ledger(FileStore(), Layout(f"file://{tmp_path}", "ns", "job", "uid"))
     prices = Priced(ledger, lambda: DEFAULT)
     assert prices.spent() == 0
@@ -228,7 +229,7 @@ def test_spent_is_the_bill(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("outcome", [None, Outcome.TRUNCATED])
-def test_less_than_a_fifth_is_low(outcome: Outcome | None) -> None:
+def test_a_budget_with_less_than_a_fifth_left_is_low(outcome: Outcome | None) -> None:
     for spent, low in ((80, "False"), (81, "True")):
         conditions = shown.conditions(budget(Free(sample=spent), tokens={"sample": 100}))
         assert conditions[0].status == low
@@ -247,7 +248,7 @@ def test_accelerators_stay_reserved_until_pods_could_have_ended() -> None:
     assert worst_case(None, {}, now) == {}
 
 
-def test_an_agent_with_a_loop_of_its_own_has_a_bound() -> None:
+def test_an_agent_with_its_own_loop_has_a_token_bound() -> None:
     limits = Limits(context_length=100, turns=None, sandbox_seconds=1, retries=0)
     assert limits.tokens == limits.sampled(20, None) == CONTEXTS * 100
     assert limits.sampled(20, 50) == 50
@@ -263,7 +264,7 @@ def test_an_agent_with_a_loop_of_its_own_has_a_bound() -> None:
         allowance.turn(prompt=1, wanted=1).__enter__()
 
 
-def test_a_question_costs_no_more_than_its_bytes_and_its_answers() -> None:
+def test_a_questions_worst_case_is_its_bytes_and_its_answers() -> None:
     content = {"name": "j", "endpoint": {"url": "https://judge.acme.dev/v1", "model": "m"}, "maxTokens": 50}
     judge = Judge.model_validate(content)
     found = worst_question(judge, PreparedQuestion([{"role": "user", "content": "x" * 1000}], None, "0" * 64))

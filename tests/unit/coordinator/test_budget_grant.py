@@ -1,4 +1,4 @@
-"""A job whose namespace has a budget: what it asks for, when it waits, and when it is exhausted."""
+"""A job whose namespace has a budget: what it requests, when it waits, and when it is exhausted."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_group_waits_for_namespace_grant_without_exhausting_job() -> None:
     await one.end()
 
 
-async def test_request_needs_the_least_and_asks_for_all_that_waits() -> None:
+async def test_request_needs_one_group_and_wants_all_that_wait() -> None:
     found = budget(grant(0))
     large, small = Running(found, plan(0, size=2)), Running(found, plan(1, size=1))
     await settle()
@@ -65,7 +65,8 @@ async def test_request_needs_the_least_and_asks_for_all_that_waits() -> None:
 
 
 async def one_runs_and_one_waits(found: Budget) -> tuple[Running, Running, int]:
-    """Two groups of a budget that was granted nothing, and the grant that lets the first of them begin."""
+    """Start two groups without a grant, then grant enough for the first; return both and the granted
+    amount."""
     one, two = Running(found, plan(0)), Running(found, plan(1))
     await settle()
     request = asked(found)
@@ -84,7 +85,7 @@ async def test_a_job_that_is_refused_is_exhausted_once_nothing_runs() -> None:
     assert need is not None
     found.set_grant(grant(part, refused=need["needed"]))
     assert found.exhausted_at is None, "one runs"
-    prices.tokens["sample"] += part  # it used all of it
+    prices.tokens["sample"] += part  # the first group used its whole reservation
     await one.end()
     await settle()
     assert found.exhausted_at is not None
@@ -93,7 +94,7 @@ async def test_a_job_that_is_refused_is_exhausted_once_nothing_runs() -> None:
     await asyncio.gather(two.task, return_exceptions=True)
 
 
-async def test_a_refusal_of_more_than_the_need_has_no_effect() -> None:
+async def test_a_refusal_of_a_larger_request_has_no_effect() -> None:
     found = budget(grant(0))
     one = Running(found, plan(0, size=1))
     await settle()
@@ -115,7 +116,7 @@ async def test_a_refusal_of_more_than_the_need_has_no_effect() -> None:
     await one.end()
 
 
-async def test_overspent_job_asks_for_that_first_and_stops_if_refused() -> None:
+async def test_job_requests_its_overspending_and_stops_if_refused() -> None:
     prices = Free()
     found = budget(grant(0), prices)
     one, two, part = await one_runs_and_one_waits(found)
@@ -149,7 +150,7 @@ async def test_a_job_that_waits_for_the_namespace_says_so() -> None:
     await asyncio.gather(one.task, return_exceptions=True)
 
 
-async def test_where_one_that_waits_is_refused_another_is_asked_for() -> None:
+async def test_a_refused_waiting_group_lets_another_be_requested() -> None:
     def of(**parts: tuple[int, int | None]) -> Grant:
         grant_parts = [
             {"name": f"tokens.{name}", "granted": str(much)}
@@ -185,7 +186,7 @@ async def test_where_one_that_waits_is_refused_another_is_asked_for() -> None:
     await asyncio.gather(trains.task, tests.task, return_exceptions=True)
 
 
-async def test_a_limit_of_the_spec_counts_beside_it() -> None:
+async def test_the_specs_limit_counts_beside_the_grant() -> None:
     found = budget(grant(10_000), tokens={"sample": 1})
     one = Running(found, plan(0))
     await settle()
@@ -207,7 +208,7 @@ async def test_a_job_asks_for_no_more_than_its_spec_allows() -> None:
     await asyncio.gather(*(each.task for each in running), return_exceptions=True)
 
 
-async def test_a_job_asks_for_more_before_it_has_to_wait() -> None:
+async def test_a_job_requests_more_before_a_group_must_wait() -> None:
     found = budget(grant(10_000))
     one = Running(found, plan(0))
     await settle()
@@ -219,7 +220,7 @@ async def test_a_job_asks_for_more_before_it_has_to_wait() -> None:
     await one.end()
 
 
-async def test_group_waits_until_it_is_known_if_namespace_has_budget() -> None:
+async def test_group_waits_until_a_namespace_budget_is_known_or_not() -> None:
     found = Budget(None, Free(), opened=False)
     one = Running(found, plan(0))
     await settle()
@@ -230,7 +231,7 @@ async def test_group_waits_until_it_is_known_if_namespace_has_budget() -> None:
     await one.end()
 
 
-async def test_nothing_begins_after_the_last_word() -> None:
+async def test_nothing_begins_after_the_last_status() -> None:
     found = budget(grant(10_000))
     found.close()
     one = Running(found, plan(0))
@@ -244,7 +245,7 @@ async def test_nothing_begins_after_the_last_word() -> None:
     await asyncio.gather(one.task, return_exceptions=True)
 
 
-def test_a_grant_is_not_a_limit_of_the_spec() -> None:
+def test_a_grant_is_not_shown_as_a_limit_of_the_spec() -> None:
     found = budget(grant(0), tokens={"sample": 10_000})
     assert found.least(LIMITS, TRAIN, 1, SAMPLED) == []
     assert [sample.name for sample in shown.samples(found)].count("budget/limit_tokens") == 1

@@ -1,7 +1,7 @@
-"""A job under a budget, whatever happens to it, as a state machine of hypothesis.
+"""A job under a budget stays within it in any sequence of events. Hypothesis drives a state machine.
 
-The budget, the ledger, groups and events are the job's own. Played are episodes, the learner, the price book,
-the clock and the deaths of the coordinator. BILL_RUNS says how many lives are drawn.
+The budget, the ledger, groups and events are the real ones. The test simulates episodes, the learner, the
+price book, the clock and the deaths of the coordinator. BILL_RUNS sets the number of jobs that are drawn.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from headway_coordinator.gateway.asks import Sampling
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.process import BUDGET_SECONDS
 
-pytestmark = pytest.mark.timeout(1800)  # `make test-bill` draws thousands of lives
+pytestmark = pytest.mark.timeout(1800)  # `make test-bill` draws thousands of jobs
 
 CONTEXT, TURNS, MAX_TOKENS, SANDBOX, RETRIES = 64, 3, 16, 20, 1
 LIMITS = Limits(CONTEXT, TURNS, SANDBOX, RETRIES)
@@ -73,22 +73,22 @@ CLASSES = (
 )  # fmt: skip
 MONEY = st.sampled_from(["0.4", "3", "25"])
 ROOM = st.sampled_from([None, 1, 1, 1, 1.3, 2])
-"""For so many groups at their worst a budget has room; None: there is none."""
+"""How many groups at their worst case fit the budget. None if there is no budget."""
 DAYS = st.integers(1, 3)
 PRICED = (*CLASSES, "train", "train", "sample", "prefill", "judge_prompt")
 PRICES = st.dictionaries(st.sampled_from(PRICED), MONEY, min_size=1, max_size=2)
-"""Most classes are free, so that little hides what is reserved of one too little."""
+"""Most classes are free, so that another class's reservation rarely hides one that is too small."""
 WORK = (*["begin"] * 4, *["end"] * 5, "ask", "ask", "step", "step", "give up", "stop")
 PART = st.sampled_from([0.0, 0.5, 1.0, 1.0])
 
 
 QUESTION = Judgement(judge="j", question="0" * 64, prompt_tokens=400, sampled_tokens=50)
-"""The largest that is asked."""
+"""The largest question that an episode asks a judge."""
 
 
 @dataclass
 class Open:
-    """An episode that runs."""
+    """A running episode."""
 
     task: Task
     ends: asyncio.Future[EpisodeRecord]
@@ -113,7 +113,8 @@ def version(step: int) -> PolicyVersion:
 
 @st.composite
 def turns(draw: st.DrawFn) -> list[tuple[int, int, int, bool]]:
-    """Prompt, cached, sampled, and whether it was delivered: most of them as much as there may be."""
+    """Turns of an episode, most of them at their maximum: prompt, cached and sampled tokens, and whether
+    delivered."""
     if draw(st.integers(0, 3)):
         cached = draw(st.sampled_from([0, CONTEXT - MAX_TOKENS]))
         return [(CONTEXT - MAX_TOKENS, cached, MAX_TOKENS, draw(st.integers(0, 7)) != 7)] * TURNS
@@ -128,7 +129,7 @@ def turns(draw: st.DrawFn) -> list[tuple[int, int, int, bool]]:
 def record(
     one: Open, turn_counts: list[tuple[int, int, int, bool]], lost: bool, seconds: float, at: float
 ) -> EpisodeRecord:
-    """A sealed episode: each turn a row of its own, as where an agent edits its history."""
+    """A sealed episode with a training row for each turn, as if the agent edits its history every time."""
     rows = [
         TrainingRow(
             tokens=[1] * (prompt + sampled),
@@ -172,7 +173,7 @@ def record(
 
 
 def recounted(kept: Iterable[GroupRecord]) -> Counter[str]:
-    """What groups are billed for, counted turn by turn."""
+    """Usage of the groups by class, counted turn by turn."""
     found: Counter[str] = Counter()
     for group in kept:
         trains = group.purpose is Purpose.TRAIN
@@ -202,7 +203,7 @@ def priced(by_class: Mapping[str, str], discarded: str) -> Prices:
 
 
 class JobUnderABudget(RuleBasedStateMachine):
-    """One job's life."""
+    """One job, from its first coordinator on."""
 
     @initialize(
         usd=ROOM,
@@ -227,12 +228,12 @@ class JobUnderABudget(RuleBasedStateMachine):
         luck: int,
         focus: str | None,
     ) -> None:
-        """With `focus` all other classes are free, there is room for one group, and nobody changes that.
+        """Begin a job. With `focus`, only this class costs, one group fits the budget, and neither changes.
 
-        So nothing hides a reservation of this class that is too small.
+        So no other reservation hides one of this class that is too small.
         """
         self.luck = luck
-        """One attempt of so many is lost."""
+        """One attempt in this number is lost."""
         self.focus = focus
         if focus is not None:
             usd, tokens, later = 1, {}, None
@@ -254,18 +255,19 @@ class JobUnderABudget(RuleBasedStateMachine):
         self.waiting: dict[str, GroupRecord] = {}
         """Finished groups that a step may train."""
         self.allowed: dict[str, Decimal] = {}
-        """The most that may be spent of each limit: the limit, or what was spent and reserved when it or
-        a price changed."""
+        """The most that may be spent of each limit: the limit itself, or if more, the amount spent and
+        reserved
+        at the last change of a limit or price."""
         self.pod: HeldPod | None = None
         self.holds_since: datetime | None = None
         self.totals = 0
-        """Seconds that pods have held accelerators that are gone."""
+        """Accelerator seconds held by pods that have ended."""
         self.start_number = 0
         self._start()
         self._allow()
 
     def _spec(self, usd: float | None, tokens: dict[str, float]) -> BudgetSpec | None:
-        """A budget with room for so many groups of each limit."""
+        """A budget in which `usd` groups fit in money, and `tokens` groups in each class of tokens."""
         bounds = dict.fromkeys(tokens, 1)
         bare = BudgetSpec.model_validate({"usd": "0", "tokens": bounds or None})
         priced = Priced(Ledger(self.store, self.layout), lambda: self.book, lambda: self.now.date())
@@ -281,7 +283,7 @@ class JobUnderABudget(RuleBasedStateMachine):
         return BudgetSpec.model_validate({"usd": limiter, "tokens": maximum or None})
 
     def _start(self) -> None:
-        """A coordinator begins: it reads the ledger, and takes up what is finished."""
+        """Start a coordinator, which reads the ledger and the finished groups and steps."""
         self.start_number += 1
         self.ledger = Ledger(self.store, self.layout)
         self.ledger.load()
@@ -298,7 +300,7 @@ class JobUnderABudget(RuleBasedStateMachine):
         self.budget.reserve_time(self._ahead())
 
     def _run(self, call: Callable[[], Any] = lambda: None) -> None:
-        """Do something on the loop, and let all that follows happen."""
+        """Run `call` on the event loop, and wait for everything that it sets off."""
 
         async def turn() -> None:
             call()
@@ -313,7 +315,7 @@ class JobUnderABudget(RuleBasedStateMachine):
                 task.result()
 
     def _allow(self) -> None:
-        """Limits or prices have changed: what is spent and reserved may be used, and nothing more."""
+        """After a change of limits or prices, allow at most the amounts already spent and reserved."""
         self.allowed = {
             each.limit.name: max(each.limit.maximum, each.spent + each.reserved)
             for each in self.budget.account.standings()
@@ -349,7 +351,7 @@ class JobUnderABudget(RuleBasedStateMachine):
 
     @rule(data=st.data(), what=st.lists(st.sampled_from(WORK), min_size=8, max_size=16))
     def the_job_goes_on(self, data: st.DataObject, what: list[str]) -> None:
-        """In one rule, since hypothesis leaves some rules out of each life."""
+        """Do several kinds of work in one rule, because hypothesis omits some rules from each run."""
         for each in what:
             if each == "begin":
                 self._groups_want_to_begin(data.draw(st.sampled_from(PURPOSES)), data.draw(st.integers(2, 3)))
@@ -373,7 +375,7 @@ class JobUnderABudget(RuleBasedStateMachine):
     def _episodes_end(self, data: st.DataObject) -> None:
         for name in sorted(self.open)[: data.draw(st.integers(1, 6))]:
             if name not in self.open or any(task.get_name() == name for task in self.asking):
-                continue  # it was stopped with its group, or waits for a judge
+                continue  # the episode was stopped with its group, or waits for a judge
             turn_counts, lost = data.draw(turns()), data.draw(st.integers(1, self.luck)) == 1
             used = data.draw(st.sampled_from([0.5, float(SANDBOX)]))
             made = record(self.open[name], turn_counts, lost, used, self.now.timestamp())
@@ -445,7 +447,7 @@ class JobUnderABudget(RuleBasedStateMachine):
     @precondition(lambda self: self.focus is None)
     @rule(what=st.sampled_from(["correction", "later", "budget"]), data=st.data())
     def a_person_changes_something(self, what: str, data: st.DataObject) -> None:
-        """A price of the past, one of a later day, or the budget."""
+        """A person changes a past price, a price of a later day, or the budget."""
         first, *others = self.book.entries
         if what == "budget":
             self.spec = self._spec(data.draw(ROOM), {})

@@ -1,4 +1,4 @@
-"""What a coordinator process says of its budget: when it begins, and as its last word."""
+"""What a coordinator process reports about its budget at its start and in its last status."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ UID = "0b5e8a1c-1111-2222-3333-444455556666"
 
 
 class Played(Process):
-    """A process whose work a test writes."""
+    """A coordinator process whose work is a function of the test."""
 
     work: Work
 
@@ -54,7 +54,7 @@ class Played(Process):
 
 
 class Stored:
-    """A job as the API server has it, and the processes that write its status."""
+    """A job as the API server stores it, and the processes that write its status."""
 
     def __init__(self, folder: Path, grant: Json | None = None, budget: Json | None = None) -> None:
         self.folder = folder
@@ -65,7 +65,7 @@ class Stored:
 
     @property
     def budget(self) -> Json:
-        """What its status says of the budget."""
+        """The `budget` block of the job's status."""
         found: Json = self.job["status"].get("budget", {})
         return found
 
@@ -75,7 +75,7 @@ class Stored:
         return status_writer._update(self.job)
 
     def process(self, work: Work) -> Played:
-        """A coordinator that has begun before, as its last status says."""
+        """A coordinator of a job that has run before, if its last status says so."""
         spec = self.job["spec"].get("budget")
         made = Played(
             Identity(kind="RLTrainingJob", name="refunds", namespace="team", uid=UID),
@@ -107,7 +107,7 @@ async def until(condition: Callable[[], Any]) -> None:
 
 
 async def ended(process: Played, task: asyncio.Task[None]) -> None:
-    """As SIGTERM ends it."""
+    """End the process as SIGTERM does."""
     process.stop()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -124,7 +124,7 @@ def part(granted: int, refused: str | None = None) -> Json:
 
 
 async def waits(process: Played) -> None:
-    """Work that has a group wait for the budget."""
+    """The process's work: one group that waits for the budget."""
     await process._load_ledger()
     async with asyncio.TaskGroup() as tasks:
         one = Running(process._budget, plan(0))
@@ -158,7 +158,7 @@ async def test_a_job_refused_by_its_namespace_says_so_after_it_stopped(tmp_path:
     assert grants.claim(stored.job).needed == {"tokens.sample": Decimal(need)}
 
 
-async def test_the_last_word_is_one_only_where_the_ledger_was_read(tmp_path: Path) -> None:
+async def test_the_last_status_is_final_only_if_the_ledger_was_read(tmp_path: Path) -> None:
     stored = Stored(tmp_path, grant=part(500))
 
     async def plays(process: Played) -> None:

@@ -1,4 +1,4 @@
-"""A training job under a budget: it stops, goes on where it was once that is raised, or drains."""
+"""A training job under a budget. It stops and continues once the budget is raised, or it drains."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from headway_coordinator.gateway.asks import Sampling
 from headway_coordinator.ledger.segments import Ledger
 
 GROUP = 2 * 2 * SAMPLED
-"""Tokens that a group of two episodes samples, of two turns each."""
+"""Tokens that a group samples: two episodes of two turns each."""
 WORST = 2 * 2 * spec().rollout.sampling.max_tokens
-"""Tokens that it may sample."""
+"""Tokens that such a group may sample at most."""
 
 
 def maximum(tokens: int, **more: Any) -> BudgetSpec:
@@ -42,7 +42,7 @@ def ids(batches: list[Batch]) -> list[list[str]]:
 
 
 def short() -> RLTrainingJobSpec:
-    """Turns of few tokens: a worst case near to what is used."""
+    """A spec with short turns, so that the worst case is close to the actual usage."""
     whole = spec()
     sampling = whole.rollout.sampling.model_copy(update={"max_tokens": SAMPLED + 1})
     return whole.model_copy(update={"rollout": whole.rollout.model_copy(update={"sampling": sampling})})
@@ -98,7 +98,8 @@ async def test_a_draining_job_trains_whole_batches_and_ends(tmp_path: Path, many
 
 
 async def test_256_episodes_at_once_stay_within_the_budget(tmp_path: Path) -> None:
-    """Each ends at its own time, and one of eight is lost; the ledger is looked at whenever it has grown."""
+    """Episodes end at different times, and one in eight is lost. The test checks the ledger after each
+    growth."""
     size, chance, ended = 8, random.Random(1), 0
     ledger = Ledger(FileStore(), Layout(f"file://{tmp_path}", "ns", "job", "uid"))
     limits, limiter, max_at_once, running = Limits(50, 2, 10, 1), AdaptiveSemaphore(256), 0, 0

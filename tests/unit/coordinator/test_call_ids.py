@@ -1,4 +1,5 @@
-"""Ids that models write with their calls: a result in the row has the id of its call, and the client too."""
+"""Ids that models write with their calls. A result in the row has its call's id, and the client sees the same
+id."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ COUNTS = "'functions.' + name + ':' + loop.index0 | string"
 
 
 def with_ids(name: str, written: str = "call.id") -> Any:
-    """A family's tokenizer. Its template writes ids with results, and `written` with calls."""
+    """A family's tokenizer. Its template writes the call's id with a result, and the expression `written`
+    with a call."""
     tok = spoken(BY_FAMILY[name])
     result = "message.content + "
     template = tok.chat_template.replace(result, f"message.tool_call_id + ': ' + {result}", 1)
@@ -44,7 +46,8 @@ def mistral(*ids: str) -> str:
 
 
 async def played(tok: Any, *turns: str) -> tuple[Session, list[Message], list[str]]:
-    """An episode whose client answers each call: the session, the conversation, and the prompts."""
+    """Play an episode whose client answers each call. Returns the session, the conversation and the
+    prompts."""
     model = ScriptedModel(tok, turns)
     renderer = choose(tok, "")
     assert renderer.proof is not None
@@ -78,8 +81,8 @@ async def test_results_have_the_ids_that_the_model_wrote(
 
 
 @pytest.mark.parametrize("written", ["call.id", COUNTS])
-async def test_an_id_that_comes_again_is_another_for_the_client(written: str) -> None:
-    """Kimi counts the calls of the conversation, or those of the turn."""
+async def test_the_client_gets_a_new_id_if_the_model_repeats_one(written: str) -> None:
+    """Kimi may number the calls of the whole conversation, or start again in each turn."""
     again = "functions.look_up:0"
     session, messages, prompts = await played(
         with_ids("Kimi K2", written), kimi(again), kimi(again, again), "It is gold.<|im_end|>"
@@ -90,7 +93,7 @@ async def test_an_id_that_comes_again_is_another_for_the_client(written: str) ->
     assert len(linearize(session.graph)) == 1
 
 
-async def test_calls_without_an_id_of_a_family_get_the_gateways() -> None:
+async def test_calls_without_a_familys_id_get_one_from_the_gateway() -> None:
     turn = '[TOOL_CALLS] [{"name": "look_up", "arguments": {"key": "x"}, "id": "no id"}]</s>'
     session, messages, _ = await played(with_ids("Mistral"), turn, turn)
     assert [m["tool_calls"][0]["id"] for m in messages if "tool_calls" in m] == ["call-0-0", "call-1-0"]
@@ -118,12 +121,12 @@ def test_a_format_keeps_a_models_own_ids(call_format: CallFormat) -> None:
 @pytest.mark.parametrize(
     "written", [None, 7, "", "call-0-0", "short", "tenletters", "a b c d e", "functions.:0", "functions.f:x"]
 )
-def test_other_words_are_not_ids(written: object) -> None:
+def test_other_text_is_not_read_as_an_id(written: object) -> None:
     assert sampled_id(written) is None
 
 
-def test_a_short_id_that_comes_again_is_replaced() -> None:
-    """Mistral's have nine letters, so nothing can be added."""
+def test_a_repeated_nine_letter_id_is_replaced() -> None:
+    """Mistral's ids have exactly nine letters, so nothing can be appended to make one unique."""
     one = Call("", "f", {}, id="a1B2c3D4e")
     history = [{"role": "assistant", "tool_calls": [{"id": "a1B2c3D4e"}]}]
     found = identified(Parsed("", calls=[one, Call("", "g", {})]), 4, history)

@@ -1,7 +1,7 @@
-"""Each style of tool calls, by the family's renderer and on a template of the model's own.
+"""Each style of tool calls, with the family's renderer and with the model's own template.
 
-What is sampled is read whatever it is. A call can be begun on the model's behalf, and a turn is extended
-token by token.
+Any sampled text can be read. The gateway can begin a call for the model. Extending a turn keeps every sampled
+token.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def is_good(call: Call) -> bool:
 
 
 def spoken(parsed: Parsed) -> Message:
-    """What a client sends back of a turn."""
+    """The assistant message that a client sends back for this turn."""
     calls = [
         {"id": "c", "type": "function", "function": {"name": c.name, "arguments": json.dumps(c.arguments)}}
         for c in parsed.calls
@@ -68,7 +68,7 @@ def test_a_call_and_an_answer_are_read(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["hermes", "hermes, own template"])
-def test_calls_in_parallel_are_read_the_malformed_one_among_them(name: str) -> None:
+def test_parallel_calls_are_read_including_a_malformed_one(name: str) -> None:
     one, bad = HERMES["call"].removesuffix("<|im_end|>"), "<tool_call>nonsense</tool_call>"
     parsed = read(name, f"Two.\n{one}\n{bad}\n{one}<|im_end|>")
     assert [is_good(call) for call in parsed.calls] == [True, False, True]
@@ -77,7 +77,7 @@ def test_calls_in_parallel_are_read_the_malformed_one_among_them(name: str) -> N
 
 
 @pytest.mark.parametrize("name", ["gpt-oss", "gpt-oss, own template"])
-def test_channels_are_told_apart(name: str) -> None:
+def test_the_channels_of_harmony_are_distinguished(name: str) -> None:
     reasoning = "<|channel|>analysis<|message|>Think.<|end|><|start|>assistant"
     preamble = "<|channel|>commentary<|message|>I look it up.<|end|><|start|>assistant"
     call = f"{TO}functions.look_up <|constrain|>json<|message|>{JSON}<|call|>"
@@ -166,7 +166,7 @@ def test_deep_or_unparsable_arguments_become_problem_calls(name: str, value: str
     ],
     ids=["short", "long", "long in bytes"],
 )
-def test_a_call_of_longer_arguments_than_are_read_is_malformed(arguments: Any, problem: str | None) -> None:
+def test_a_call_with_arguments_that_are_too_long_is_malformed(arguments: Any, problem: str | None) -> None:
     call = called("", "look_up", arguments)
     assert (call.problem, call.kind) == (problem, problem and "arguments")
 
@@ -176,7 +176,9 @@ def test_a_call_cut_off_anywhere_is_never_carried_out(name: str) -> None:
     chosen, _ = made(name)
     whole = ids(name, STYLES[name].call)
     prompt = chosen.render(PROMPT, PROBE_TOOLS)
-    closed = len(whole) - (0 if "gpt-oss" in name else 1)  # a call ends with its own stop token there
+    closed = len(whole) - (
+        0 if "gpt-oss" in name else 1
+    )  # a call of gpt-oss ends with a stop token of its own
     found = [chosen.parse(whole[:length], prompt, PROBE_TOOLS).calls for length in range(closed)]
     assert all(call.problem for calls in found for call in calls)
     assert len(found[-1]) == 1
@@ -211,7 +213,7 @@ def test_extension_keeps_sampled_tokens_and_equals_fresh_render(name: str) -> No
     assert extended is not None
     assert extended[: len(prompt) + len(sampled)] == [*prompt, *sampled]
     fresh = chosen.render([*history, RESULT], PROBE_TOOLS)
-    if name == "gpt-oss, own template":  # it writes calls otherwise than the model does
+    if name == "gpt-oss, own template":  # its template writes calls differently from the model
         fresh, extended = fresh[-20:], extended[-20:]
     assert tok.decode(extended) == tok.decode(fresh)
 
@@ -226,13 +228,13 @@ def test_harmony_keeps_reasoning_until_the_user_speaks(name: str) -> None:
     assert chosen.extend(prompt, sampled, history, [RESULT, PROMPT[-1]], PROBE_TOOLS) is None
 
 
-def test_tool_answer_is_signed_even_if_the_client_names_no_tool() -> None:
+def test_a_result_names_its_tool_even_if_the_client_does_not() -> None:
     chosen, tok = made("gpt-oss")
     history = [*PROMPT, spoken(read("gpt-oss", GPT_OSS["call"]))]
     assert "<|start|>functions.look_up" in tok.decode(chosen.render([*history, RESULT], PROBE_TOOLS))
 
 
-def test_a_turn_with_another_closing_is_extended() -> None:
+def test_a_turn_that_ends_with_another_stop_token_is_extended() -> None:
     name = "llama, own template"
     chosen, tok = made(name)
     prompt, sampled = chosen.render(PROMPT, PROBE_TOOLS), ids(name, LLAMA["call"].replace("eot", "eom"))
@@ -243,7 +245,7 @@ def test_a_turn_with_another_closing_is_extended() -> None:
     assert added.startswith("<|start_header_id|>ipython")
 
 
-def test_llama_calls_are_read_on_request_for_any_tokens() -> None:
+def test_the_llama_reader_works_with_any_tokenizer_if_requested() -> None:
     tok = qwen()
     chosen = choose(tok, "qwen3", "llama")
     assert isinstance(chosen, Template)
@@ -253,7 +255,7 @@ def test_llama_calls_are_read_on_request_for_any_tokens() -> None:
 
 
 @pytest.mark.parametrize("tool", [None, "look_up"])
-def test_a_call_in_xml_can_be_begun_too(tool: str | None) -> None:
+def test_a_call_in_xml_can_also_be_forced(tool: str | None) -> None:
     tok = qwen()
     tokens = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
     tok.add_special_tokens({"additional_special_tokens": tokens})
@@ -266,7 +268,7 @@ def test_a_call_in_xml_can_be_begun_too(tool: str | None) -> None:
     assert chosen.extend([*prompt, *forced], sampled, [], [RESULT], PROBE_TOOLS) is not None
 
 
-def test_a_model_without_a_known_style_begins_no_call() -> None:
+def test_a_model_without_a_known_style_cannot_force_a_call() -> None:
     words = Tokenizer(WordLevel({"?": 0, "end": 1}, unk_token="?"))
     chosen = choose(PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?", eos_token="end"), "")
     assert chosen.force(None) is None

@@ -42,7 +42,7 @@ def backend(chat: Any) -> Backend:
 
 
 class Gone:
-    """A candidate that cannot go on."""
+    """A candidate whose endpoint refuses it permanently."""
 
     async def chat(self, session: Session, ask: Ask) -> Completion:
         raise CandidateError("EndpointDenied", "the token is not taken", "spec.candidates[x].endpoint")
@@ -63,8 +63,9 @@ async def test_each_rollout_is_answered_by_its_own_candidate(tok: Any) -> None:
     assert (mine, theirs) == ("It is gold.", "of the second")
 
 
-async def test_an_agent_outside_is_answered_by_an_endpoint(tok: Any) -> None:
-    """Two turns reach the agent, the client of a third has left: billed, and no part of the reward."""
+async def test_an_endpoint_answers_the_agent_of_a_service(tok: Any) -> None:
+    """Two turns reach the agent. The client leaves before the third is answered: that turn is billed, but not
+    judged."""
     hold = asyncio.Event()
 
     async def slow(request: web.Request, body: Any) -> web.StreamResponse:
@@ -114,7 +115,7 @@ async def test_a_full_candidate_does_not_block_the_others(tok: Any, monkeypatch:
 
 
 async def test_the_agents_service_gets_the_error_that_ends_a_candidate(tok: Any) -> None:
-    """The service still works when its model is gone: the episode ends without waiting for it."""
+    """The service still runs when its model fails. The episode ends without waiting for the service."""
     statuses: list[int] = []
 
     async def work(request: web.Request) -> web.StreamResponse:

@@ -1,4 +1,4 @@
-"""What the servers hold for a candidate, and how it fails where its weights cannot be had."""
+"""What the servers hold for a candidate, and how it fails if its weights are unavailable."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ def trained(layout: Layout, kind: str, step: int = 7) -> ResolvedCandidate:
 
 @pytest.fixture
 def layout(tmp_path: Path) -> Layout:
-    """A training job that keeps the weights of step 7."""
+    """The layout of a training job that keeps the weights of step 7."""
     layout, store = Layout(f"file://{tmp_path}", "ns", "job", "uid"), FileStore()
     store.put(layout.step_history(7), report(7).model_dump_json().encode())
     store.put(f"{layout.weights(7)}/adapter_model.safetensors", b"weights")
     return layout
 
 
-def test_a_model_as_it_comes_is_what_the_servers_loaded() -> None:
+def test_a_base_model_is_what_the_servers_loaded() -> None:
     model = ResolvedCandidate(name="base", kind="Model", base="hf://org/name", dtype="bfloat16", server_set=0)
     found = manifest(model, FileStore())
     assert (found.kind, found.uri, found.canary) == ("base", "hf://org/name", None)
 
 
-def test_an_adapter_is_what_its_learner_published(layout: Layout) -> None:
+def test_an_adapter_has_the_manifest_its_learner_published(layout: Layout) -> None:
     assert manifest(trained(layout, "Adapter"), FileStore()) == published(7)
 
 
@@ -85,7 +85,7 @@ def test_weights_that_are_not_kept_name_the_field_and_the_fix(layout: Layout, st
         ("tuned-base", "spec.candidates[tuned].checkpoint.job"),
     ],
 )
-def test_a_fault_of_a_model_names_a_field_that_the_spec_has(tmp_path: Path, name: str, field: str) -> None:
+def test_a_models_fault_names_a_field_of_the_spec(tmp_path: Path, name: str, field: str) -> None:
     of = spec(
         candidates=[
             {"name": "plain", "model": {"base": f"file://{tmp_path}"}},
@@ -112,10 +112,10 @@ def test_a_fault_of_a_model_names_a_field_that_the_spec_has(tmp_path: Path, name
         "{{ 1 / 0 }}",
     ],
 )
-def test_a_template_that_takes_no_such_prompt_names_the_field(
+def test_a_template_that_refuses_the_prompt_names_the_field(
     tmp_path: Path, template: str, family: str
 ) -> None:
-    """Templates raise what their authors like; the other candidates go on."""
+    """A template may raise any error. The other candidates continue."""
     base = tmp_path / "model"
     tokenizer(base, template).save_pretrained(base)
     (base / "config.json").write_text(
@@ -139,7 +139,7 @@ def test_a_template_that_takes_no_such_prompt_names_the_field(
         ("tuned", "spec.candidates[tuned].checkpoint.job", "spec.model.contextLength"),
     ],
 )
-def test_a_prompt_beyond_the_context_needs_a_longer_one(
+def test_a_prompt_beyond_the_context_names_the_field(
     tmp_path: Path, name: str, field: str, length: str
 ) -> None:
     """The context length of trained weights is in the spec of their training job."""
@@ -162,7 +162,7 @@ def test_a_prompt_beyond_the_context_needs_a_longer_one(
     assert str(raised.value).endswith(f"; raise {length}, or shorten the prompt")
 
 
-async def test_a_hub_that_does_not_answer_ends_its_candidate_alone(
+async def test_an_unavailable_hub_ends_only_its_candidate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unavailable(*_: Any, **__: Any) -> None:
@@ -211,7 +211,7 @@ def of_template(text: str) -> Readable:
     return Readable(cast(Any, None), 512, text)
 
 
-def test_template_is_compared_with_all_that_the_run_trained_with(layout: Layout) -> None:
+def test_template_is_compared_with_each_one_the_run_used(layout: Layout) -> None:
     store, tuned = FileStore(), trained(layout, "Adapter")
     check_template(tuned, of_template("a run of an earlier version kept none"), store)
     spool = Spool(store, layout)
@@ -233,7 +233,7 @@ def test_template_is_compared_with_all_that_the_run_trained_with(layout: Layout)
     )
 
 
-async def test_a_training_job_keeps_the_template_that_it_reads(tmp_path: Path) -> None:
+async def test_a_training_job_stores_the_template_it_uses(tmp_path: Path) -> None:
     store, training = FileStore(), scripted_job.job(tmp_path)
     coordinator = Coordinator(
         training, KEYS, store, tmp_path / "cache", lambda status: None, port=free_port()
@@ -273,8 +273,8 @@ def test_another_template_names_the_earlier_one_and_the_fix(layout: Layout, base
     assert ("pin spec.model.revision" in str(raised.value)) == pins
 
 
-async def test_a_base_with_another_template_ends_its_candidate_alone(layout: Layout, tmp_path: Path) -> None:
-    """Until its template is put back, as the message asks for."""
+async def test_a_base_with_another_template_ends_only_its_candidate(layout: Layout, tmp_path: Path) -> None:
+    """The candidate works again once its template is restored, as the message says."""
     base, store = based(tmp_path), FileStore()
     job = EvalJob(
         tmp_path,
@@ -319,7 +319,7 @@ async def test_a_base_with_another_template_ends_its_candidate_alone(layout: Lay
         (["hf://a/one", "hf://a/two"], {"one": "hf://a/one", "two": "hf://a/two", "far": "gpt-x"}),
     ],
 )
-async def test_a_unit_names_the_model_whose_prices_hold(
+async def test_a_unit_names_the_model_whose_prices_apply(
     tmp_path: Path, bases: list[str], models: dict[str, str | None]
 ) -> None:
     asked: list[dict[str, Any]] = [

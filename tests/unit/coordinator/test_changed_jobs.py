@@ -1,4 +1,4 @@
-"""A running job is changed: what each remedy does to its groups, steps and bill, and who may die when."""
+"""Changes to a running job: what each remedy does to groups, steps and bill, even if a process dies."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def decided_elsewhere(
 
 
 def held(job: Job) -> None:
-    """What must be so of any job, whatever was changed and whichever process died."""
+    """Check what must be true of any job, whatever was changed and whichever process died."""
     reports, groups = reports_of(job), {group.group_id: group for group in groups_of(job)}
     trained = [group for report in reports for group in report.groups]
     assert len(trained) == len(set(trained)), "each group once"
@@ -100,7 +100,7 @@ def bound_at(job: Job, report: StepReport) -> int:
 async def ordered(
     job: Job, order: str, *, at: int = 3, on: Callable[[ScriptedLearner], None] = lambda learner: None
 ) -> tuple[Training, ScriptedLearner]:
-    """A whole job, changed by hand before step `at` + 1."""
+    """Run a whole job, to which a person orders a change before step `at` + 1."""
     async with job.coordinator() as (training, learner, running):
         on(learner)
         await learner.run(steps=at)
@@ -110,7 +110,7 @@ async def ordered(
 
 
 @pytest.mark.parametrize("sampler", CHOICES)
-async def test_on_policy_groups_that_are_too_old_for_it_are_given_up(tmp_path: Path, sampler: Order) -> None:
+async def test_groups_too_old_for_the_on_policy_remedy_are_given_up(tmp_path: Path, sampler: Order) -> None:
     job = Job(tmp_path, a_small_spec(sampler=sampler))
     job.pause = lambda task: 0.002 * (task.sampling_seed % 7)
     training, learner = await ordered(job, "OnPolicy")
@@ -124,7 +124,7 @@ async def test_on_policy_groups_that_are_too_old_for_it_are_given_up(tmp_path: P
     held(job)
 
 
-async def test_a_remedy_takes_a_step_of_the_job(tmp_path: Path) -> None:
+async def test_a_remedy_is_one_of_the_jobs_steps(tmp_path: Path) -> None:
     job = Job(tmp_path, a_small_spec(steps=6))
     training, learner = await ordered(job, "ReferenceKl")
     assert [len(batch.groups) for batch in learner.batches] == [2, 2, 2, 0, 2, 2]
@@ -161,7 +161,7 @@ async def test_groups_sampled_before_a_rollback_are_not_trained(tmp_path: Path, 
     held(job)
 
 
-async def test_nothing_is_begun_that_the_job_is_about_to_go_back_from(tmp_path: Path) -> None:
+async def test_no_group_begins_between_a_rollbacks_decision_and_step(tmp_path: Path) -> None:
     job = Job(tmp_path, a_small_spec(), rows=20)
     async with job.coordinator() as (training, learner, _), aiohttp.ClientSession() as http:
         await learner.run(steps=3)
@@ -190,7 +190,7 @@ async def test_rollback_ends_all_running_groups(tmp_path: Path) -> None:
     held(job)
 
 
-async def test_new_groups_are_smaller_and_those_of_before_are_trained(tmp_path: Path) -> None:
+async def test_new_groups_are_smaller_and_earlier_ones_are_trained(tmp_path: Path) -> None:
     job = Job(tmp_path, a_small_spec(steps=14, sampler="in_order"), rows=40)
     _, learner = await ordered(job, "SmallerGroups")
     sizes = [len(group.episodes) for batch in learner.batches for group in batch.groups]
@@ -201,7 +201,7 @@ async def test_new_groups_are_smaller_and_those_of_before_are_trained(tmp_path: 
 
 
 @pytest.mark.parametrize("sampler", CHOICES)
-async def test_a_batch_is_twice_as_large_from_the_remedy_on(tmp_path: Path, sampler: Order) -> None:
+async def test_batches_are_twice_as_large_after_the_remedy(tmp_path: Path, sampler: Order) -> None:
     job = Job(tmp_path, a_small_spec(sampler=sampler), rows=20)
     training, learner = await ordered(job, "LargerBatch")
     assert [len(batch.groups) for batch in learner.batches] == [2, 2, 2, 0, 4, 4, 4, 4]
@@ -225,7 +225,7 @@ async def test_a_batch_that_shrinks_again_leaves_nothing_too_old(tmp_path: Path,
     held(job)
 
 
-async def test_a_job_whose_data_ends_counts_the_steps_that_are_left(tmp_path: Path) -> None:
+async def test_a_job_near_the_end_of_its_data_counts_remaining_steps(tmp_path: Path) -> None:
     of = a_small_spec(steps=40)
     once = of.schedule.model_copy(update={"max_epochs": 1})
     job = Job(tmp_path, of.model_copy(update={"schedule": once}), rows=20)
@@ -249,7 +249,7 @@ def one_epoch() -> RLTrainingJobSpec:
 async def test_job_with_last_groups_failed_waits_for_learners_change(
     tmp_path: Path,
 ) -> None:
-    """Otherwise the job would end, and would judge and export weights that are not its last."""
+    """Otherwise the job would end too early, and would test and export weights that are not its last."""
     job, plain, lost = Job(tmp_path, one_epoch(), rows=6), Job.episode, asyncio.Event()
 
     async def episode(task: Task) -> EpisodeRecord:
@@ -311,7 +311,7 @@ async def test_change_the_learner_refuses_has_no_effect_and_no_retry(tmp_path: P
     held(job)
 
 
-async def test_an_order_is_carried_out_once_however_long_it_remains(tmp_path: Path) -> None:
+async def test_an_order_runs_once_even_if_the_annotation_remains(tmp_path: Path) -> None:
     job = Job(tmp_path, a_small_spec(steps=12))
     async with job.coordinator() as (training, learner, _):
         training.remedies.order = "SmallerGroups"
@@ -331,7 +331,7 @@ async def test_an_order_is_carried_out_once_however_long_it_remains(tmp_path: Pa
     held(job)
 
 
-async def test_an_order_that_was_refused_is_refused_permanently(tmp_path: Path) -> None:
+async def test_a_refused_order_stays_refused(tmp_path: Path) -> None:
     """A restart does not carry out a refused order, even if it would apply by then."""
     job = Job(tmp_path, a_small_spec())
     async with job.coordinator() as (training, learner, _):
@@ -344,7 +344,7 @@ async def test_an_order_that_was_refused_is_refused_permanently(tmp_path: Path) 
     assert decisions_of(job) == []
 
 
-async def test_a_step_that_nobody_decided_to_leave_empty_is_refused(tmp_path: Path) -> None:
+async def test_an_empty_step_without_a_decision_is_refused(tmp_path: Path) -> None:
     job = Job(tmp_path, a_small_spec())
     async with job.coordinator() as (training, learner, _), aiohttp.ClientSession() as http:
         await learner.run(steps=3)
@@ -360,11 +360,11 @@ async def test_a_step_that_nobody_decided_to_leave_empty_is_refused(tmp_path: Pa
             await training.report(learner.commit(4, [], **fields))
 
 
-# Deaths. Each coordinator receives the order again, as the annotation is still there.
+# Processes die. Each new coordinator receives the order again, because the annotation remains.
 
 
 async def asked(job: Job, order: str) -> Batch:
-    """A coordinator that decides, and dies before the learner has done anything."""
+    """A coordinator decides on the change, and dies before the learner does anything."""
     async with job.coordinator() as (training, learner, _), aiohttp.ClientSession() as http:
         training.remedies.order = order
         found = await learner.take(http, 4)
@@ -378,7 +378,7 @@ async def begun(job: Job) -> None:
 
 
 async def recorded(job: Job, order: str) -> None:
-    """The learner has done it, and its report lies in the store, but no coordinator has heard of it."""
+    """The learner makes the change and stores its report, but no coordinator receives the report."""
     found = await asked(job, order)
     learner = job.learner("http://nowhere")
     learner.resume()
@@ -386,14 +386,14 @@ async def recorded(job: Job, order: str) -> None:
 
 
 async def heard(job: Job, order: str) -> None:
-    """A coordinator has heard of it."""
+    """A coordinator receives the learner's report of the change, and then dies."""
     async with job.coordinator() as (training, learner, _):
         training.remedies.order = order
         await learner.run(steps=1)
 
 
 async def heard_in_part(job: Job, order: str) -> None:
-    """It dies in the middle of giving groups up."""
+    """A coordinator dies after it has given up one of several groups."""
     async with job.coordinator() as (training, learner, _):
         training.remedies.order = order
         plain, given = training._durable.give_up, []
@@ -447,7 +447,7 @@ async def test_the_change_is_made_once_whichever_process_dies(
 async def test_a_learner_that_resumes_before_the_change_makes_it_again(
     tmp_path: Path, order: str, sampler: Order
 ) -> None:
-    """Steps 4 (the change), 5 and 6 were taken and are not durable: they are taken again, as they were."""
+    """Steps 4 (the change), 5 and 6 are not durable, so the learner takes them again in the same way."""
     job = Job(tmp_path, a_small_spec(steps=9, sampler=sampler), rows=40)
     await begun(job)
     async with job.coordinator() as (training, learner, _):
@@ -473,8 +473,8 @@ async def test_a_learner_that_resumes_before_the_change_makes_it_again(
     assert total(job.ledger.days) == job.recounted()
 
 
-async def test_a_group_without_tokens_is_in_the_step_that_it_was_in(tmp_path: Path) -> None:
-    """No age shows whether such a group is from before the job went back."""
+async def test_a_group_without_tokens_stays_in_its_step(tmp_path: Path) -> None:
+    """A group without tokens has no age, which would show whether it began before the rollback."""
     job, plain = Job(tmp_path, a_small_spec(steps=9, sampler="in_order"), rows=40), Job.episode
 
     async def episode(task: Task) -> EpisodeRecord:
@@ -499,7 +499,7 @@ async def test_a_group_without_tokens_is_in_the_step_that_it_was_in(tmp_path: Pa
 
 
 def rolled_back(job: Job, to: int) -> None:
-    """The learner resumed at an older step: its report is recorded again, in a newer incarnation."""
+    """Let the learner resume at an older step: store the step's report again, in a newer incarnation."""
     import json
 
     before = StepReport.model_validate_json(job.store.get(job.layout.checkpoint_report(to, 0)))
@@ -510,7 +510,7 @@ def rolled_back(job: Job, to: int) -> None:
         job.store.put(uri, resumed_at.model_dump_json().encode())
 
 
-async def test_two_coordinators_decide_one_thing(tmp_path: Path) -> None:
+async def test_two_coordinators_apply_the_same_decision(tmp_path: Path) -> None:
     """The older coordinator wrote its decision after the newer one had begun."""
     job = Job(tmp_path, a_small_spec())
     await begun(job)
@@ -542,7 +542,7 @@ async def test_a_decision_for_a_step_that_was_trained_has_no_effect(tmp_path: Pa
 async def test_decided_later_rollback_leaves_prior_steps_their_groups(
     tmp_path: Path,
 ) -> None:
-    """An older coordinator was ahead when it wrote its decision."""
+    """The older coordinator had already reached a later step when it wrote its decision."""
     job = Job(tmp_path, a_small_spec(steps=9), rows=40)
     await begun(job)
     decided_elsewhere(job, 7, "RollBack", restore=[0])
@@ -554,8 +554,8 @@ async def test_decided_later_rollback_leaves_prior_steps_their_groups(
     held(job)
 
 
-async def test_a_decision_without_effect_stays_so_in_a_repeat(tmp_path: Path) -> None:
-    """The step gets the groups it had; they are trained, and billed, as that step's."""
+async def test_a_decision_without_effect_has_none_in_a_repeat(tmp_path: Path) -> None:
+    """The repeated step gets its earlier groups, which are trained and billed as part of it."""
     job = Job(tmp_path, a_small_spec(steps=9), rows=40)
     await begun(job)
     decided_elsewhere(job, 3, "OnPolicy", max_steps_off_policy=0)
@@ -619,11 +619,11 @@ def ticks(alive: asyncio.Future[Any]) -> Iterator[int]:
         moment += 1
 
 
-# Changes that the job makes by itself.
+# The job changes itself at a signal.
 
 
 def collapse(over: Callable[[int], bool]) -> Signal:
-    """A sign that is over at some steps."""
+    """A signal that is over its threshold at the steps for which `over` returns True."""
 
     def judge(history: History) -> Reading | None:
         if history.latest("rollout/reward/mean") is None:
@@ -641,7 +641,7 @@ def acting_job(tmp_path: Path, over: Callable[[int], bool], **collapse_spec: Any
     return job
 
 
-async def test_a_sign_that_is_raised_is_remedied_without_a_hand(tmp_path: Path) -> None:
+async def test_a_raised_signal_is_remedied_without_a_person(tmp_path: Path) -> None:
     job = acting_job(tmp_path, lambda step: 8 <= step < 20, remedies=("OnPolicy", "CispoToPpo"))
     async with job.coordinator() as (training, learner, running):
         await asyncio.gather(learner.run(), running)
@@ -654,7 +654,7 @@ async def test_a_sign_that_is_raised_is_remedied_without_a_hand(tmp_path: Path) 
     held(job)
 
 
-async def test_what_does_not_help_is_taken_back_and_the_next_is_tried(tmp_path: Path) -> None:
+async def test_a_useless_remedy_is_undone_and_the_next_one_is_tried(tmp_path: Path) -> None:
     job = acting_job(tmp_path, lambda step: step >= 8, remedies=("OnPolicy", "SmallerGroups"), max_remedies=2)
     async with job.coordinator() as (training, learner, running):
         await asyncio.gather(learner.run(), running)
@@ -671,7 +671,7 @@ async def test_what_does_not_help_is_taken_back_and_the_next_is_tried(tmp_path: 
 
 @pytest.mark.parametrize("deaths", [1, 2, 3])
 async def test_a_restarted_coordinator_makes_the_same_decisions(tmp_path: Path, deaths: int) -> None:
-    """The same seed and rewards, with and without coordinators that die between the steps."""
+    """Two jobs have the same seed and rewards. In one of them, coordinators die between the steps."""
 
     def a_job(name: str) -> Job:
         return acting_job(tmp_path / name, lambda step: step >= 8, remedies=("OnPolicy", "SmallerGroups"))

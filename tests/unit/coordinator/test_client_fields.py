@@ -1,4 +1,4 @@
-"""Each field of the official clients' requests is applied, refused, listed, or declared inert, at all depths.
+"""Each field that the official clients send is applied, refused, listed, or declared inert, at every depth.
 
 OpenAI's types are those of the installed package. Anthropic's are in `anthropic_types.json`, which
 `tests/integration/coordinator/test_client_types.py` compares with the package. SGLang's are written here.
@@ -42,7 +42,7 @@ def named(root: str) -> str:
 
 @pytest.mark.parametrize("protocol", OPENAI)
 @pytest.mark.parametrize("kind", ["NonStreaming", "Streaming"])
-def test_each_field_of_openais_client_has_a_place(protocol: str, kind: str) -> None:
+def test_each_field_of_openais_client_is_dealt_with(protocol: str, kind: str) -> None:
     root = OPENAI[protocol] + kind
     types = described(root)
     assert len(types[named(root)]) > 15
@@ -50,7 +50,7 @@ def test_each_field_of_openais_client_has_a_place(protocol: str, kind: str) -> N
 
 
 @pytest.mark.parametrize("root", STORED["requests"])
-def test_each_field_of_anthropics_client_has_a_place(root: str) -> None:
+def test_each_field_of_anthropics_client_is_dealt_with(root: str) -> None:
     protocol = "count" if "count_tokens" in root else "messages"
     assert unplaced(STORED["types"], named(root), *BODIES[protocol]) == []
 
@@ -73,13 +73,13 @@ def parts(body: Any) -> set[Any]:
     return found
 
 
-def test_the_stored_types_have_all_kinds_that_are_read() -> None:
+def test_the_stored_types_include_every_object_that_is_read() -> None:
     read = set().union(*map(kinds, parts(messages.MessagesBody)))
     assert read <= set(STORED["kinds"])
 
 
 @pytest.mark.parametrize("protocol", BODIES)
-def test_each_field_has_one_place(protocol: str) -> None:
+def test_each_field_is_dealt_with_in_one_way_only(protocol: str) -> None:
     body, table = BODIES[protocol]
     places = [set(table), set(LISTED), set(INERT)]
     assert sum(map(len, places)) == len(set().union(*places))
@@ -92,7 +92,7 @@ def test_each_field_has_one_place(protocol: str) -> None:
         assert unread.why.keys() <= unread.refused.keys(), part
 
 
-def test_a_field_without_a_place_would_be_found() -> None:
+def test_a_forgotten_field_would_be_found() -> None:
     root = named(OPENAI["chat"] + "NonStreaming")
     types = copy.deepcopy(described(OPENAI["chat"] + "NonStreaming"))
     types[root]["novelty"] = {}
@@ -109,12 +109,12 @@ def test_a_field_without_a_place_would_be_found() -> None:
 
 
 def written(**fields: Any) -> dict[str, Any]:
-    """A type with these fields, each with what it may be."""
+    """A type with these fields; each value says what the field may hold."""
     return {name: about if isinstance(about, dict) else {} for name, about in fields.items()}
 
 
 def each(names: str) -> dict[str, Any]:
-    """A type with these fields, which may be anything."""
+    """A type with these fields, each of which may hold anything."""
     return {name: {} for name in names.split()}
 
 
@@ -175,5 +175,5 @@ SGLANG: Types = {
 
 
 @pytest.mark.parametrize(("request_of", "protocol"), [("Chat", "chat"), ("Completion", "completions")])
-def test_each_field_of_sglang_has_a_place(request_of: str, protocol: str) -> None:
+def test_each_field_of_sglang_is_dealt_with(request_of: str, protocol: str) -> None:
     assert unplaced(SGLANG, request_of, *BODIES[protocol]) == []

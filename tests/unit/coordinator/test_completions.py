@@ -1,4 +1,4 @@
-"""Texts that the model goes on from: what is taken, one row where a text extends the one before, else why."""
+"""Plain completions: which prompts are accepted, and when a prompt continues the row of the one before."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def drifts(r: Rig) -> list[str]:
 
 
 @pytest.mark.parametrize("prompt", [PROMPT, [PROMPT]], ids=["text", "list"])
-async def test_a_text_goes_on(tok: Any, prompt: Any) -> None:
+async def test_a_prompt_is_continued(tok: Any, prompt: Any) -> None:
     async with rig(tok, " It is gold." + END) as r:
         choice = await completion(r, prompt, max_tokens=40, logprobs=0)
         assert (choice["text"], choice["finish_reason"]) == (" It is gold.", "stop")
@@ -84,7 +84,7 @@ async def test_react_loop_that_rewrites_its_stop_string_is_one_row(tok: Any) -> 
         assert sum(len(one.added) + len(one.sampled) for one in kept) == len(kept[-1].whole) == len(prompt)
 
 
-async def test_a_text_that_was_cut_off_goes_on_where_it_stopped(tok: Any) -> None:
+async def test_a_truncated_text_continues_where_it_stopped(tok: Any) -> None:
     async with rig(tok, " one two three four", " five" + END) as r:
         first = await completion(r, PROMPT, max_tokens=4)
         assert first["finish_reason"] == "length"
@@ -140,7 +140,7 @@ async def test_a_stream_has_the_text_and_its_usage(tok: Any) -> None:
         assert (last["choices"], last["usage"]["prompt_tokens"]) == ([], len(tok.encode(PROMPT)))
 
 
-async def test_what_fits_no_context_truncates_the_episode(tok: Any) -> None:
+async def test_a_prompt_beyond_the_context_truncates_the_episode(tok: Any) -> None:
     async with rig(tok, context=50) as r:
         for prompt in ("metal " * 200, [5] * 50, "ab " * 400_000):
             status, answer = await r.post("/v1/completions", {"prompt": prompt})
@@ -174,18 +174,18 @@ async def test_what_fits_no_context_truncates_the_episode(tok: Any) -> None:
         ("stream", {"stream": 1}),
     ],
 )
-def test_what_is_not_done_is_refused_by_name(param: str, fields: dict[str, Any]) -> None:
+def test_unsupported_fields_are_refused_by_name(param: str, fields: dict[str, Any]) -> None:
     with pytest.raises(GatewayError) as caught:
         completions.read({"prompt": "x"} | fields)
     assert (caught.value.status, caught.value.param) == (400, param), caught.value
 
 
-def test_alternatives_of_a_token_are_listed_as_ignored() -> None:
+def test_requested_top_logprobs_are_listed_as_ignored() -> None:
     assert completions.read({"prompt": "x", "logprobs": 1}).ignored == ("logprobs",)
     assert completions.read({"prompt": "x", "echo": True}, lenient=True).ignored == ("echo",)
 
 
-async def test_a_base_model_needs_a_template_of_one_line(tmp_path: Path) -> None:
+async def test_a_base_model_needs_only_a_template_of_one_line(tmp_path: Path) -> None:
     tok = tokenizer(tmp_path, "{{ messages[-1].content }}")
     async with rig(tok, " Gold." + END) as r:
         assert (await completion(r, PROMPT))["text"] == " Gold."

@@ -1,4 +1,4 @@
-"""How many episodes run at once: a pure policy, and the looks at the servers that feed it."""
+"""How many episodes run at once: a pure policy, and the readings of the servers on which it decides."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PREEMPTED = LoadSample(reading(preemptions=3), reading(preemptions=4))
 
 
 @given(data=st.data(), ceiling=CEILINGS, wanted=st.booleans(), samples=SAMPLES)
-def test_the_limit_stays_within_one_a_server_and_the_ceiling(
+def test_the_limit_is_at_least_the_servers_and_at_most_ceiling(
     data: st.DataObject, ceiling: int, wanted: bool, samples: list[LoadSample]
 ) -> None:
     limit, peak = data.draw(st.integers(1, ceiling)), data.draw(st.integers(0, ceiling))
@@ -71,7 +71,7 @@ def test_a_worse_reading_never_raises_the_limit(
 
 
 @given(limit=st.integers(1, 64), wanted=st.booleans(), peak=st.integers(0, 64))
-def test_where_no_server_answers_nothing_changes(limit: int, wanted: bool, peak: int) -> None:
+def test_the_limit_is_unchanged_if_no_server_answers(limit: int, wanted: bool, peak: int) -> None:
     assert adapt(limit, 64, peak, wanted, []) == limit
 
 
@@ -101,12 +101,12 @@ def test_one_full_server_cuts_the_limit_to_the_floor_if_it_lasts(
     ("peak", "wanted", "sample", "expected"),
     [
         (20, True, CALM, 21),
-        (20, False, CALM, 20),  # nobody would take the place
+        (20, False, CALM, 20),  # no episode waits for the place
         (20, True, TIGHT, 20),
         (20, True, LoadSample(reading(), reading(waiting=1)), 20),  # it would wait in the engine instead
         (20, True, BRIMFUL, 15),
         (12, False, BRIMFUL, 9),  # 12 episodes were too many: a limit of 12 or more changes nothing
-        (21, True, BRIMFUL, 20),  # the last cut has not shown its effect
+        (21, True, BRIMFUL, 20),  # the last cut has not had its effect yet
         (21, True, CALM, 20),
         (20, True, PREEMPTED, 15),
         (20, False, LoadSample(None, reading(preemptions=9)), 20),
@@ -115,8 +115,8 @@ def test_one_full_server_cuts_the_limit_to_the_floor_if_it_lasts(
             False,
             LoadSample(reading(preemptions=9), reading(preemptions=2)),
             20,
-        ),  # the server started again
-        (20, False, LoadSample(reading(step=1), reading(preemptions=8, step=2)), 20),  # it took weights
+        ),  # the server restarted, so its counter did too
+        (20, False, LoadSample(reading(step=1), reading(preemptions=8, step=2)), 20),  # it took new weights
     ],
 )
 def test_preemptions_and_cache_use_move_the_limit(
@@ -145,12 +145,12 @@ def metrics(use: float, preemptions: float, waiting: float = 0.0) -> str:
     return METRICS.format(use=use, preemptions=preemptions, waiting=waiting)
 
 
-def test_vllms_own_words_are_read() -> None:
+def test_vllms_metrics_are_read() -> None:
     assert read(metrics(0.25, 3.0, 2.0)) == (0.25, 7.0, 2.0)
 
 
 @pytest.mark.parametrize("gone", ["kv_cache_usage_perc{", "num_preemptions_total{", "num_requests_waiting{"])
-def test_what_is_missing_is_not_known(gone: str) -> None:
+def test_a_missing_metric_makes_the_reading_unknown(gone: str) -> None:
     assert read("\n".join(line for line in metrics(0.5, 1).splitlines() if gone not in line)) is None
 
 
@@ -160,7 +160,7 @@ def test_a_value_that_is_not_a_number_is_unknown(use: str) -> None:
 
 
 @given(text=st.text())
-def test_nonsense_is_not_known_and_breaks_nothing(text: str) -> None:
+def test_nonsense_is_an_unknown_reading_and_not_an_error(text: str) -> None:
     assert read("vllm:kv_cache_usage_perc{" + text) is None
 
 
@@ -173,7 +173,7 @@ class Rig:
     says: dict[str, str] = field(default_factory=dict)
 
     async def look(self, limit: int | None = None) -> int:
-        """One look with `limit` episodes running and one waiting."""
+        """Read the servers once, while `limit` episodes run and one waits. Returns the new limit."""
         async with AsyncExitStack() as stack:
             for _ in range(limit or self.limiter.limit):
                 await stack.enter_async_context(self.limiter)
@@ -276,7 +276,7 @@ async def test_server_reading_is_dropped_when_it_leaves_rotation() -> None:
         assert server.reading is None
 
 
-async def test_servers_are_looked_at_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_servers_are_read_periodically(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(concurrency, "LOOK_SECONDS", 0.01)
     async with rig(servers=1) as r:
         running = asyncio.create_task(r.looking.run())

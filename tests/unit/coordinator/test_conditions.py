@@ -1,4 +1,4 @@
-"""What the coordinator says of its servers' weights, and that it keeps saying it across a restart."""
+"""What the coordinator reports about its servers' weights, and that a restart does not change it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def now(before: list[Condition], of: Router) -> tuple[str, str]:
     return found.status, found.reason
 
 
-def test_unknown_until_there_are_weights() -> None:
+def test_the_condition_is_unknown_until_there_are_weights() -> None:
     [before] = conditions.after([], router(wanted=None))
     assert (before.status, before.reason) == ("Unknown", "Pending")
     assert "learner" in before.message
@@ -66,7 +66,7 @@ def test_unknown_until_there_are_weights() -> None:
     assert now([], router(there=())) == ("Unknown", "Pending")
 
 
-def test_synced_once_all_requested_servers_hold_wanted_version() -> None:
+def test_synced_is_true_once_all_servers_hold_the_version() -> None:
     assert now([], router(A)) == ("Unknown", "Pending")
     assert now(previous(None, Reason.PENDING), router(A, B)) == ("True", "Synced")
     assert now(previous(None, Reason.PENDING), router(A, there=(A,))) == ("Unknown", "Pending"), (
@@ -76,19 +76,19 @@ def test_synced_once_all_requested_servers_hold_wanted_version() -> None:
     assert now([], router(A, B, replicas=3)) == ("Unknown", "Pending")
 
 
-def test_servers_that_take_a_version_change_nothing() -> None:
+def test_the_condition_is_unchanged_while_servers_load() -> None:
     for before in (previous(True), previous(False, Reason.UPDATE_FAILED)):
         for taking in (router(A, B, wanted=2), router(A), router(there=()), router(wanted=None)):
             assert conditions.after(before, taking) == before
 
 
-def test_steps_that_overtake_each_other_keep_it_true() -> None:
+def test_synced_stays_true_if_steps_outpace_the_loads() -> None:
     of, tracked, at = router(A, B), conditions.Conditions(previous(None, Reason.PENDING)), [0.0]
     of.clock = lambda: at[0]
     [first] = tracked.current(of, 0.0)
     for step in range(2, 6):
         at[0] = 100.0 * step
-        of.want(version(step))  # seen between its report and its load, each time
+        of.want(version(step))  # each look falls between the step's report and the load of its weights
         assert tracked.current(of, 100.0 * step) == [first]
         of.holds(A, version(step))
         assert tracked.current(of, 100.0 * step + 50) == [first], "however long the second one's load takes"
@@ -97,7 +97,7 @@ def test_steps_that_overtake_each_other_keep_it_true() -> None:
 
 
 class Job:
-    """Two servers at one step every 100 s, the first of which takes each step's weights at once."""
+    """A job with two servers and a step every 100 s. The first server takes each step's weights at once."""
 
     def __init__(self) -> None:
         self.now, self.step = 0.0, 1
@@ -108,9 +108,9 @@ class Job:
         self.tracked = conditions.Conditions(previous(True))
 
     def steps(self, until: float, second: Callable[[int], int | None], of: Endpoint = B) -> set[str]:
-        """Go on until then, and return every status that was reported meanwhile.
+        """Take steps until this second. Returns every status that was reported meanwhile.
 
-        Just before a step's end, the second server has taken the weights that `second` says, if any.
+        Just before each step ends, the second server takes the version that `second` returns, unless None.
         """
         statuses = set()
         while self.now + 100 <= until:
@@ -133,7 +133,7 @@ class Job:
 
 
 def overtaken(step: int) -> int:
-    """What a server holds whose load takes a little longer than a step."""
+    """The version that a server holds if its load takes a little longer than a step."""
     return step - 1
 
 
@@ -153,12 +153,12 @@ def test_always_overtaken_server_is_reported_after_load_timeout() -> None:
 
 
 @pytest.mark.parametrize("every", [2, 5])
-def test_a_server_that_falls_behind_and_catches_up_keeps_it_true(every: int) -> None:
+def test_synced_stays_true_if_a_late_server_catches_up(every: int) -> None:
     job = Job()
     assert job.steps(10_000, lambda step: step if step % every == 0 else overtaken(step)) == {"True"}
 
 
-def test_one_load_may_take_all_the_time_that_a_load_may_take() -> None:
+def test_one_load_may_take_the_full_load_timeout() -> None:
     job = Job()
     job.now = 10_000.0  # after one long step
     job.router.want(version(2))
@@ -191,7 +191,7 @@ def test_failed_server_regains_full_time_once_it_takes_weights() -> None:
     assert job.status() == "True"
 
 
-def test_always_behind_server_is_remembered_until_place_is_taken() -> None:
+def test_server_always_behind_is_remembered_until_replaced() -> None:
     job = Job()
     job.steps(2000, overtaken)
     for there in ([A], [A, C], [A, B]):
@@ -204,7 +204,7 @@ def test_always_behind_server_is_remembered_until_place_is_taken() -> None:
     assert job.status() == "True"
 
 
-def test_mended_server_is_in_sync_though_next_weights_are_wanted() -> None:
+def test_a_repaired_server_is_in_sync_despite_newer_weights() -> None:
     of = router(A, B)
     of.failed(B, Failure(Reason.UPDATE_FAILED, "NotFound"))
     earlier = conditions.after(previous(True), of)
@@ -235,7 +235,7 @@ def test_synced_is_withdrawn_when_a_server_stays_missing(how: str) -> None:
     assert [known.status for known in tracked.current(of, PATIENCE + 2)] == ["True"]
 
 
-def test_fewer_servers_asked_for_are_enough() -> None:
+def test_synced_needs_only_the_requested_number_of_servers() -> None:
     of, tracked = router(A, B), conditions.Conditions(previous(True))
     of.discovered([A])
     of.replicas = 1
@@ -256,7 +256,7 @@ def test_a_server_with_failed_weights_counts_until_replaced(how: str) -> None:
     mended = C if how == "is replaced" else B
     if how == "is not asked for any more":
         of.replicas = 1
-        of.holds(A, version(1))  # the fleet polls it from time to time
+        of.holds(A, version(1))  # the fleet still polls server A from time to time
     else:
         of.discovered([A, mended])
         [found] = tracked.current(of, 1001.0)
@@ -278,7 +278,7 @@ def test_silent_servers_earlier_failure_is_still_reported() -> None:
     assert found.message == "http://a:8000: connection refused; http://b:8000: no answer within 600.0 s"
 
 
-def test_failed_load_is_reported_in_server_words_until_mended() -> None:
+def test_a_failed_loads_error_is_reported_until_repaired() -> None:
     of = router(A, B)
     of.failed(B, Failure(Reason.UPDATE_FAILED, "ObjectNotFoundError: s3://b/w"))
     [found] = conditions.after(previous(True), of)
@@ -295,7 +295,7 @@ def test_failed_load_is_reported_in_server_words_until_mended() -> None:
     assert now([found], of) == ("True", "Synced")
 
 
-def test_kinds_of_failure_are_reasons() -> None:
+def test_each_kind_of_failure_has_its_own_reason() -> None:
     assert set(get_args(LoadFailure)) <= set(conditions.GRAVEST_FIRST)
 
 
@@ -307,7 +307,7 @@ def test_operators_interim_condition_yields_to_the_first_report() -> None:
         assert now(theirs, router(A, B)) == ("True", "Synced")
 
 
-def test_no_reason_is_both_the_operators_and_the_coordinators() -> None:
+def test_operator_and_coordinator_share_no_reason() -> None:
     assert not WITHOUT_COORDINATOR & {Reason.SYNCED, Reason.PENDING, *conditions.GRAVEST_FIRST}
 
 
@@ -354,14 +354,14 @@ def test_successor_continues_the_status_without_operators_part(tmp_path: Path) -
     assert coordinator.status().progress == TrainingProgress(step=7), "until it knows as much itself"
 
 
-def test_conditions_start_afresh_where_they_cannot_be_had(tmp_path: Path) -> None:
+def test_conditions_start_empty_if_the_status_is_unreadable(tmp_path: Path) -> None:
     assert (
         status.previous_status(at(tmp_path, Api(ConnectionError("no API server")))) == RLTrainingJobStatus()
     )
     assert status.previous_status(at(tmp_path, Api({"metadata": {}}))) == RLTrainingJobStatus()
 
 
-def test_the_answer_to_a_written_status_says_what_others_wrote(tmp_path: Path) -> None:
+def test_the_answer_to_a_status_write_has_others_changes(tmp_path: Path) -> None:
     scaled = Api({"spec": {"rollout": {"replicas": 3}}, "status": {}})
     assert sink(tmp_path, scaled)({}) == status.JobUpdate(3, budget=None, grant=None)
     assert sink(tmp_path, Api({"status": {}}))({}) == status.JobUpdate(budget=None, grant=None)

@@ -1,4 +1,4 @@
-"""How a coordinator's process ends where the artifact store stays unavailable."""
+"""How a coordinator's process ends if the artifact store stays unavailable."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Ended:
         raise asyncio.CancelledError
 
 
-def test_waiting_requests_are_given_up_when_the_process_ends() -> None:
-    """The interpreter waits for their threads before it leaves."""
+def test_waiting_store_requests_are_given_up_at_the_end() -> None:
+    """Otherwise the interpreter would wait for the threads of these requests before it exits."""
     over = threading.Event()
     with pytest.raises(StoreUnavailableError):
         asyncio.run(lifetime.serve(cast(process.Process, Ended()), over.set))
     assert over.is_set()
 
 
-def test_the_coordinator_says_that_the_store_stayed_away(
+def test_the_coordinator_reports_that_the_store_stayed_away(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     opened = list[Patience | None]()

@@ -35,7 +35,7 @@ def test_every_epoch_visits_every_row_once(rows: int, seed: int, epoch: int) -> 
 
 
 @given(rows=st.integers(1, 40), seed=st.integers(0, 1000), position=st.integers(0, 200))
-def test_a_position_is_the_same_slot_for_every_caller(rows: int, seed: int, position: int) -> None:
+def test_a_position_gives_every_caller_the_same_slot(rows: int, seed: int, position: int) -> None:
     assert Order(rows, seed).slot(position) == Order(rows, seed).slot(position)
     group_id = Order(rows, seed).slot(position).group_id(Purpose.TRAIN)
     assert position_of(group_id) == position
@@ -91,7 +91,7 @@ def test_prompt_column_is_the_named_one_else_prompt_if_present() -> None:
         ('{"a": 1, "prompt": ""}', "PromptColumnMissing", "row 0"),
     ],
 )
-def test_bad_data_is_refused_with_its_remedy(
+def test_bad_data_is_refused_with_what_to_do(
     content: str | None, reason: str, says: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "data.jsonl"
@@ -129,7 +129,7 @@ def test_a_byte_order_mark_is_not_part_of_the_first_column() -> None:
         ("prompt,b\nx\n", "row 0 ends before column 'b'"),
     ],
 )
-def test_a_ragged_csv_is_refused(data: str, says: str, tmp_path: Path) -> None:
+def test_a_csv_with_rows_of_unequal_length_is_refused(data: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text(data)
     with pytest.raises(JobError, match=says) as caught:
         load(Dataset(uri=f"file://{tmp_path}/data.csv"), FileStore(), "spec.data.train")
@@ -157,7 +157,7 @@ def test_a_store_that_does_not_answer_is_asked_again() -> None:
     assert (caught.value.termination.reason, caught.value.permanent) == ("DatasetNotFetched", False)
 
 
-def test_a_tables_missing_number_reaches_the_environment_as_null(tmp_path: Path) -> None:
+def test_a_missing_number_of_a_table_is_null_in_the_environment(tmp_path: Path) -> None:
     path = tmp_path / "data.parquet"
     pq.write_table(pa.Table.from_pylist([{"prompt": "a", "x": float("nan")}]), path)
     [row] = load(Dataset(uri=f"file://{path}"), FileStore(), "spec.data.train")
@@ -205,7 +205,7 @@ def test_a_row_out_of_bounds_is_named_with_what_to_do(
 ) -> None:
     path = tmp_path / f"data.{form}"
     if form == "parquet":
-        # A dictionary holds the text once: a thousand rows of it are a small file.
+        # Parquet's dictionary encoding stores equal text once, so a thousand such rows are a small file.
         rows = ["a" * 1_100_000] * 1000 if content else ["a", "a" * 1_100_000]
         pq.write_table(pa.table({"prompt": rows}), path)
         assert path.stat().st_size < 200_000
@@ -219,7 +219,7 @@ def test_a_row_out_of_bounds_is_named_with_what_to_do(
     assert len(str(caught.value)) < 1000
 
 
-def test_a_dataset_has_a_most_of_rows_and_of_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dataset_has_a_limit_of_rows_and_of_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "data.csv"
     path.write_text("prompt\n" + "a\n" * 10)
     for name, limit, says in (
@@ -234,7 +234,7 @@ def test_a_dataset_has_a_most_of_rows_and_of_bytes(tmp_path: Path, monkeypatch: 
 
 
 def test_only_a_line_feed_ends_a_row() -> None:
-    """Unicode's other ends of a line may stand in JSON's text as they are."""
+    """JSON's strings may contain Unicode's other line ends without an escape."""
     row = {"prompt": "one\u2028two\x85three"}
     assert parse(json.dumps(row, ensure_ascii=False).encode() + b"\r\n", "jsonl") == [row]
 

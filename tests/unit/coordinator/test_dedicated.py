@@ -1,4 +1,4 @@
-"""A training job whose held-out rows are sampled on a server of their own."""
+"""A training job that samples its held-out rows on a dedicated server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from headway_coordinator.validation_servers import NOT_VALIDATING
 
 
 class Server:
-    """A rollout server whose every weight is replaced: its engine says which ones it sampled with."""
+    """A rollout server of full training. Its engine reports the version with which it sampled each token."""
 
     def __init__(self, folder: Path) -> None:
         self.taken: list[int] = []
@@ -66,7 +66,7 @@ class Server:
 
 
 class Rig:
-    """The real coordinator over two such servers."""
+    """The real coordinator over two servers: one for training, one for held-out rows."""
 
     def __init__(self, folder: Path, kind: Literal["full", "lora"] = "full") -> None:
         self.kind = kind
@@ -170,7 +170,7 @@ async def test_dedicated_servers_validate_and_test_during_training(
     assert rig.held_out.agent.count("DELETE") == 0, "the engine has no other weights to go back to"
 
 
-async def test_a_server_that_takes_no_weights_is_named(tmp_path: Path) -> None:
+async def test_a_server_that_fails_to_load_weights_is_named(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     rig.held_out.fails = "canary off by 3.1"
     async with AsyncExitStack() as stack, asyncio.timeout(60):
@@ -189,7 +189,7 @@ async def test_a_server_that_takes_no_weights_is_named(tmp_path: Path) -> None:
 
 
 async def test_a_dedicated_server_holds_weights_until_others_come(tmp_path: Path) -> None:
-    """The slot of an engine whose every weight is replaced cannot be emptied."""
+    """An engine of full training has one slot, which cannot be emptied."""
     rig = Rig(tmp_path)
     async with AsyncExitStack() as stack, asyncio.timeout(60):
         coordinator, learner, _ = await rig.run(stack)
@@ -209,7 +209,7 @@ async def test_a_dedicated_server_holds_weights_until_others_come(tmp_path: Path
     assert rig.held_out.agent.count("DELETE") == 0
 
 
-async def test_held_out_episodes_take_no_place_of_training(tmp_path: Path) -> None:
+async def test_held_out_episodes_do_not_use_places_of_training(tmp_path: Path) -> None:
     of = spec(batchSize=3)
     job = Job(tmp_path, of, rows=12, dedicated=2)
     held, plain = asyncio.Event(), job.episode
@@ -230,7 +230,7 @@ async def test_held_out_episodes_take_no_place_of_training(tmp_path: Path) -> No
         await asyncio.gather(learner.run(), running)
 
 
-def test_failures_name_the_server_and_those_that_are_gone() -> None:
+def test_failures_name_the_server_even_once_it_is_gone() -> None:
     router, at = Router(wanted=version(1)), Endpoint("http://a:8000", "http://a:8001")
     router.discovered({at})
     assert failures(router) == {}

@@ -1,4 +1,4 @@
-"""Why a turn begins a row of its own: the real gateway is sent histories that differ in one thing each."""
+"""Why a turn begins another row. Each test sends the real gateway a history that differs in one thing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def tok(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 class Agent:
-    """A client that keeps its history, and sends what it likes of it."""
+    """A client that sends the gateway any history that the test makes."""
 
     def __init__(self, tok: Any, *texts: str, maximum: int = 200) -> None:
         self._core = Gateway(choose(tok, "qwen3"), ScriptedModel(tok, texts), 100_000, 5.0)
@@ -55,7 +55,7 @@ class Agent:
 
 
 async def a_history(agent: Agent) -> list[Message]:
-    """System, user, a call, its answer, the model's words, the user again; two turns sampled."""
+    """Play two sampled turns. The history: system, user, call, tool result, the model's answer, user."""
     history = [SYSTEM, USER]
     called = await agent.says(history)
     answer = {"role": "tool", "tool_call_id": called["tool_calls"][0]["id"], "content": "gold  bar"}
@@ -91,7 +91,7 @@ EDITS: dict[str, tuple[Any, int | None, str | None]] = {
 
 
 @pytest.mark.parametrize("why", EDITS)
-async def test_a_history_that_drifted_says_why_and_where(tok: Any, why: ForkReason) -> None:
+async def test_a_drifted_history_has_its_reason_and_place(tok: Any, why: ForkReason) -> None:
     edit, message, role = EDITS[why]
     agent = Agent(tok, CALL, ANSWER)
     await agent.says(edit(await a_history(agent)))
@@ -100,8 +100,8 @@ async def test_a_history_that_drifted_says_why_and_where(tok: Any, why: ForkReas
     assert len(linearize(agent.session.graph)) == 2
 
 
-async def test_another_id_is_a_reason_where_the_template_writes_ids(tok: Any) -> None:
-    """Qwen's writes none, so its tokens stay the same."""
+async def test_another_call_id_is_drift_if_the_template_writes_ids(tok: Any) -> None:
+    """Qwen's template writes no ids, so another id leaves the tokens unchanged."""
     agent = Agent(tok, CALL, ANSWER)
     other = edited(await a_history(agent), 3, tool_call_id="own-1")
     found = drift.reason(agent.session.recorded_turns, [meaning(message) for message in other], PROBE_TOOLS)
@@ -110,7 +110,7 @@ async def test_another_id_is_a_reason_where_the_template_writes_ids(tok: Any) ->
     assert agent.session.forks == 0
 
 
-async def test_other_tools_are_a_reason(tok: Any) -> None:
+async def test_other_tools_are_a_reason_for_drift(tok: Any) -> None:
     agent = Agent(tok, CALL, ANSWER)
     await agent.says(await a_history(agent), tools=[])
     assert agent.why == [Drift(reason="tools", count=1, turn=2)]
@@ -125,7 +125,7 @@ async def test_respelled_arguments_and_null_content_do_not_drift(tok: Any) -> No
     assert (agent.session.forks, agent.why) == (0, [])
 
 
-async def test_reasoning_that_the_template_drops_is_a_reason(tok: Any) -> None:
+async def test_reasoning_that_the_template_drops_is_drift(tok: Any) -> None:
     agent = Agent(tok, REASONING)
     answer = await agent.says([USER])
     await agent.says([USER, answer, OTHER])
@@ -145,7 +145,7 @@ async def test_reasons_are_counted_and_the_first_place_is_kept(tok: Any) -> None
     }
 
 
-def test_a_record_holds_no_more_than_one_entry_a_reason() -> None:
+def test_a_record_has_at_most_one_entry_for_each_reason() -> None:
     [limit] = [part.max_length for part in EpisodeRecord.model_fields["drifts"].metadata]
     assert limit == len(FORK_REASONS) == len(get_args(ForkReason))
     assert set(EDITS) < set(FORK_REASONS)
@@ -153,7 +153,7 @@ def test_a_record_holds_no_more_than_one_entry_a_reason() -> None:
         assert family(f"rollout/forks_of/{reason}").labels == ()
 
 
-def test_the_metrics_tell_forks_by_their_reason() -> None:
+def test_metrics_count_forks_by_reason() -> None:
     drifts = [Drift(reason="content", count=2, turn=1, message=3), Drift(reason="again", count=1, turn=2)]
     drifted = sealed("t0-0", 0).model_copy(update={"forks": 3, "drifts": drifts})
     group = a_group("t0-0", [0.0]).model_copy(update={"episodes": [drifted, sealed("t0-0", 1)]})
@@ -164,7 +164,7 @@ def test_the_metrics_tell_forks_by_their_reason() -> None:
     assert by_reason == dict.fromkeys(FORK_REASONS, 0.0) | {"content": 2 / turns, "again": 1 / turns}
 
 
-def test_the_reports_of_a_trajectory_say_why_it_forked() -> None:
+def test_the_reports_of_a_trajectory_explain_its_forks() -> None:
     drift_ = Drift(reason="system", count=2, turn=1, message=0, role="system")
     episode = sealed("e-base-000000", 0).model_copy(update={"forks": 2, "drifts": [drift_]})
     one = a_try(episode, TryPlace(candidate="base", row=0), Rules())

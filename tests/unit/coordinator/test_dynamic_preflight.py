@@ -1,6 +1,7 @@
-"""The preflight's second half: episodes before there is a learner, their verdict, and what is read back.
+"""The preflight's episodes before the learner starts: their verdict, and results that a later start reads
+back.
 
-The coordinator is the real one, over servers that answer by script.
+The coordinator is the real one. Its servers answer by script.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ async def test_a_failed_check_ends_the_job_before_a_learner(tmp_path: Path) -> N
         assert stage.statuses[-1].get("progress") is None
 
 
-async def test_one_check_may_warn_alone(tmp_path: Path) -> None:
+async def test_one_check_may_warn_while_the_others_fail_the_job(tmp_path: Path) -> None:
     async with rig(tmp_path, lambda number: 0.0) as stage:
         await stage.run(stage.config(checks=LENIENT | {"foothold": "Warn"}))
         assert stage.states[-1] == "Warned"
@@ -80,7 +81,7 @@ async def test_a_check_that_is_off_is_not_reported(tmp_path: Path) -> None:
         assert stage.states[-1] == "Warned"
 
 
-async def test_no_episodes_leave_the_static_checks(tmp_path: Path) -> None:
+async def test_without_baseline_episodes_only_static_checks_run(tmp_path: Path) -> None:
     async with rig(tmp_path, lambda number: 0.0) as stage:
         await stage.run(stage.config(episodes=0))
         assert stage.states[-1] == "Passed"
@@ -102,7 +103,7 @@ async def test_an_equal_job_reads_the_result_back(tmp_path: Path) -> None:
         assert stage.store.get(stage.layout("another").preflight), "each job has its report"
 
 
-async def test_a_restart_goes_on_with_the_groups_there_are(tmp_path: Path) -> None:
+async def test_a_restart_continues_with_the_stored_groups(tmp_path: Path) -> None:
     async with rig(tmp_path, mixed) as stage:
         running = asyncio.create_task(stage.coordinator(stage.config()).run())
         async with asyncio.timeout(30):
@@ -119,7 +120,8 @@ async def test_a_restart_goes_on_with_the_groups_there_are(tmp_path: Path) -> No
 
 
 async def test_a_sandbox_is_probed_before_and_after_the_scripts(tmp_path: Path) -> None:
-    """By then the sandboxes that are next are younger: each of a script's has another in its place."""
+    """The second probe reaches younger sandboxes, because each sandbox that a script used has been
+    replaced."""
     async with rig(tmp_path, mixed) as stage:
         stage.box.answers["POST /probe"] = lambda body: {
             "reached": [False] * len(body["destinations"]),
@@ -151,7 +153,7 @@ async def test_a_lost_group_is_sampled_again_at_a_restart(tmp_path: Path) -> Non
         assert "p0-000000-0.jsonl" in billed, "what was lost"
 
 
-async def test_what_ended_early_stands_for_jobs_that_end_by_it(tmp_path: Path) -> None:
+async def test_an_early_verdict_is_reused_by_jobs_it_would_also_end(tmp_path: Path) -> None:
     async with rig(tmp_path, lambda number: 0.0) as stage:
         for uid in ("uid", "equal"):
             stage.statuses.clear()

@@ -1,4 +1,4 @@
-"""How much a model is to think: taken where its template writes another prompt for it, else refused."""
+"""A requested reasoning effort is applied if the template changes the prompt for it, and is else refused."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ SWITCH = QWEN3_TEMPLATE + (
     "{%- if add_generation_prompt and enable_thinking is defined and enable_thinking is false %}"
     "{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}"
 )
-"""As Qwen 3 has it."""
+"""Switches reasoning on or off, as Qwen 3's template does."""
 LEVEL = (
     "{%- if reasoning_effort is defined %}"
     "{{- '<|im_start|>system\\nReasoning: ' + reasoning_effort + '<|im_end|>\\n' }}"
     "{%- endif %}" + QWEN3_TEMPLATE
 )
-"""As gpt-oss has it."""
+"""Writes the level of effort, as gpt-oss's template does."""
 
 
 async def prompts(folder: Path, template: str, *fields: dict[str, Any]) -> tuple[list[str], Any]:
-    """What the model reads in each turn of one conversation."""
+    """The prompt of each turn of one conversation, and the gateway's session."""
     tok = tokenizer(folder, template)
     async with rig(tok, ANSWER) as r:
         messages: list[Any] = [USER]
@@ -53,7 +53,7 @@ OFF = [
 
 
 @pytest.mark.parametrize("fields", OFF, ids=str)
-async def test_a_switch_is_taken_by_every_spelling(tmp_path: Path, fields: dict[str, Any]) -> None:
+async def test_a_switch_works_in_every_spelling(tmp_path: Path, fields: dict[str, Any]) -> None:
     [off, usual], session = await prompts(tmp_path, SWITCH, fields, {})
     assert off.endswith("assistant\n<think>\n\n</think>\n\n")
     assert usual.endswith("assistant\n")
@@ -66,7 +66,7 @@ async def test_a_switch_that_is_on_anyway_changes_nothing(tmp_path: Path) -> Non
     assert session.forks == 0
 
 
-async def test_a_level_is_in_the_prompt_and_one_level_is_one_row(tmp_path: Path) -> None:
+async def test_a_level_is_in_the_prompt_and_keeps_one_row(tmp_path: Path) -> None:
     low = {"reasoning_effort": "low"}
     found, session = await prompts(tmp_path, LEVEL, low, low)
     assert all("Reasoning: low" in one for one in found)
@@ -98,7 +98,7 @@ async def test_field_unknown_to_template_is_refused_by_name_or_listed(
 
 
 async def test_no_effort_is_listed_if_the_template_has_no_switch(tmp_path: Path) -> None:
-    """The Agents SDK asks its default model for none with every turn."""
+    """The Agents SDK sends the effort `none` to its default model in every turn."""
     async with rig(tokenizer(tmp_path, QWEN3_TEMPLATE), ANSWER) as r:
         assert (await r.chat(reasoning_effort="none"))[0] == 200
         body = {"input": "x", "reasoning": {"effort": "none"}, "text": {"verbosity": "low"}}
@@ -112,14 +112,14 @@ async def test_no_effort_is_listed_if_the_template_has_no_switch(tmp_path: Path)
 async def test_a_switch_is_listed_if_the_template_has_none(
     tmp_path: Path, template: str, fields: dict[str, Any]
 ) -> None:
-    """In every spelling alike."""
+    """All spellings of the field are treated alike."""
     async with rig(tokenizer(tmp_path, template), ANSWER) as r:
         assert (await r.chat(**fields))[0] == 200
         [name] = r.rollout.session.ignored
         assert name.split(".")[0] in fields
 
 
-async def test_messages_and_responses_say_the_same(tmp_path: Path) -> None:
+async def test_messages_and_responses_set_the_same_effort(tmp_path: Path) -> None:
     tok = tokenizer(tmp_path, SWITCH)
     async with rig(tok, ANSWER) as r:
         body = {"messages": [USER], "max_tokens": 50, "thinking": {"type": "disabled"}}

@@ -1,4 +1,4 @@
-"""Renderers get from an `Encoder` what they get from the tokenizer itself."""
+"""An `Encoder` gives renderers the same tokens as the tokenizer itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def tok(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 class Counting:
-    """A tokenizer, and what it was asked to encode."""
+    """A tokenizer that records each text it encodes."""
 
     def __init__(self, tok: Any) -> None:
         self._tok = tok
@@ -32,7 +32,7 @@ class Counting:
         return list(self._tok.encode(text, **options))
 
 
-def test_what_was_encoded_is_not_encoded_again(tok: Any) -> None:
+def test_a_text_is_not_encoded_twice(tok: Any) -> None:
     from renderers import config_from_name, create_renderer
 
     counting = Counting(tok)
@@ -48,7 +48,7 @@ def test_what_was_encoded_is_not_encoded_again(tok: Any) -> None:
     assert len(counting.asked) == asked
 
 
-def test_long_texts_are_not_kept_and_answers_are_the_askers_own(tok: Any) -> None:
+def test_long_texts_are_not_cached_and_results_are_copies(tok: Any) -> None:
     counting = Counting(tok)
     ours, long = Encoder(counting), "x " * encoder.LONGEST
     for text, times in ((long, 2), ("short", 1)):

@@ -1,4 +1,4 @@
-"""The baseline of `headway doctor --endpoint`: a model elsewhere plays, and no rollout server starts."""
+"""The baseline of `headway doctor --endpoint`: an endpoint's model plays, and no rollout server starts."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ KEY = "sk-of-a-test"
 
 
 async def calls_then_answers(request: web.Request, asked: Any) -> web.StreamResponse:
-    await asyncio.sleep(0.005)  # so that requests meet
+    await asyncio.sleep(0.005)  # so that requests overlap
     called = any(message["role"] == "tool" for message in asked["messages"])
     answer = says("It is gold.") if called else says(None, ("look_up", '{"key": "x"}'))
     return await answer(request, asked)
 
 
 async def ended(stage: Rig, endpoint: BaselineEndpoint, patch: pytest.MonkeyPatch, **preflight: Any) -> None:
-    """Run the job until its preflight is over."""
+    """Run the job until its preflight has ended."""
     patch.setattr(status, "LEAST_SECONDS", 0.02)
     folder = stage.folder / "endpoint"
     endpoint.write(folder)
@@ -70,7 +70,7 @@ async def test_an_endpoint_plays_the_baseline(tmp_path: Path, monkeypatch: pytes
         assert usage["evaluationTokens"] == 0
 
 
-async def test_what_only_the_own_model_shows_is_unknown(
+async def test_checks_that_need_the_jobs_own_model_are_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path, mixed) as stage, serving(calls_then_answers) as service:
@@ -83,7 +83,7 @@ async def test_what_only_the_own_model_shows_is_unknown(
         assert found["context-fits"]["verdict"] in ("Pass", "Warn")
 
 
-async def test_a_context_is_full_by_the_tokens_of_the_own_model(
+async def test_the_context_is_counted_by_the_jobs_own_tokenizer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (
@@ -102,7 +102,7 @@ async def test_a_context_is_full_by_the_tokens_of_the_own_model(
         (fails(404, "no such model", code="model_not_found"), "EndpointNotFound", "--model"),
     ],
 )
-async def test_a_refusal_names_the_option(
+async def test_a_refusal_names_the_command_line_option(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Any, reason: str, option: str
 ) -> None:
     async with rig(tmp_path, mixed) as stage, serving(answer) as service:
@@ -117,7 +117,7 @@ async def test_a_refusal_names_the_option(
 
 
 async def _failing(work: Awaitable[None]) -> None:
-    """Raise the error alone, without the groups of tasks around it."""
+    """Raise the error itself, without the exception groups around it."""
     try:
         await work
     except BaseExceptionGroup as group:

@@ -1,4 +1,4 @@
-"""An endpoint candidate as its spec describes it: token, patience, episodes at the same time."""
+"""What an endpoint candidate's spec decides: its token, its patience, and how many episodes run at once."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def config(url: str = "http://x/v1", endpoint: dict[str, Any] | None = None, **s
 
 
 def secret(folder: Path, token: str | None) -> Path:
-    """The folder as the kubelet fills it; without a Secret, the candidate's own is empty."""
+    """A folder as the kubelet fills it. If `token` is None, the candidate's folder is empty."""
     (folder / NAME).mkdir()
     if token is not None:
         (folder / NAME / "token").write_text(token)
     return folder
 
 
-async def test_the_token_of_its_secret_is_sent(tmp_path: Path) -> None:
+async def test_the_token_of_a_candidates_secret_is_sent(tmp_path: Path) -> None:
     async with serving() as service:
         job = config(service.url)
         candidate = job.spec.candidates[0]
@@ -83,7 +83,7 @@ async def test_a_secret_may_be_made_later(tmp_path: Path, monkeypatch: pytest.Mo
     assert "the key `token` of the Secret keys is missing or empty" in reasons[0]
 
 
-def test_a_candidate_is_given_up_before_its_rows_are() -> None:
+def test_a_candidates_patience_ends_before_that_of_its_rows() -> None:
     rollout = {"timeoutSeconds": 100, "maxRetries": 2}
     assert patience(config(rollout=rollout).spec) == 300.0
     assert patience(config(rollout=rollout, pendingDeadlineSeconds=60).spec) == 60.0
@@ -98,7 +98,7 @@ def test_a_candidate_is_given_up_before_its_rows_are() -> None:
         ({"requestsPerMinute": 1}, 1),
     ],
 )
-def test_so_many_episodes_run_that_their_turns_fit_their_time(limits: dict[str, int], episodes: int) -> None:
+def test_only_as_many_episodes_run_as_finish_in_time(limits: dict[str, int], episodes: int) -> None:
     job = config(endpoint=limits, agent={"builtin": {"maxTurns": 10}}, rollout={"timeoutSeconds": 600})
     spec = job.spec.candidates[0].endpoint
     assert spec is not None

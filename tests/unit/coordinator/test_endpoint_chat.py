@@ -132,7 +132,7 @@ async def test_refused_parameters_are_left_out_once_and_for_all() -> None:
     }
 
 
-async def test_turns_at_the_same_time_learn_the_same_once() -> None:
+async def test_concurrent_turns_note_a_refused_parameter_only_once() -> None:
     async def picky(request: web.Request, body: Any) -> web.StreamResponse:
         await asyncio.sleep(0.05)
         answer = unsupported("seed") if "seed" in body else says()
@@ -152,7 +152,7 @@ async def test_a_choice_of_tools_that_is_refused_cannot_be_forced() -> None:
     assert chat.notes.dropped == {}
 
 
-async def test_full_context_is_asked_for_the_rest_and_then_is_full() -> None:
+async def test_a_full_context_is_retried_once_without_max_tokens() -> None:
     full = fails(400, "This model's maximum context length is 1024 tokens", code="context_length_exceeded")
     async with serving(full, says(), full) as service, asking(service.url) as chat:
         await ask(chat)
@@ -212,7 +212,7 @@ async def test_no_more_requests_are_in_flight_than_the_spec_allows() -> None:
 
 
 async def test_no_minute_has_more_requests_than_the_spec_allows() -> None:
-    """1200 a minute start 50 ms apart, however many wait and whatever the answers are."""
+    """At 1200 a minute, requests start 50 ms apart, however many wait and whatever the answers are."""
     async with (
         serving(fails(500), fails(500), says()) as service,
         asking(service.url, requestsPerMinute=1200) as chat,
@@ -224,7 +224,7 @@ async def test_no_minute_has_more_requests_than_the_spec_allows() -> None:
     assert min(apart) > 0.02
 
 
-async def test_a_caller_that_leaves_the_queue_uses_up_no_start() -> None:
+async def test_a_caller_that_leaves_the_queue_takes_no_turn_in_it() -> None:
     pacing = Pace(8, 600)
 
     async def start() -> float:
@@ -241,7 +241,7 @@ async def test_a_caller_that_leaves_the_queue_uses_up_no_start() -> None:
 
 
 @pytest.mark.parametrize("broken", [fails(500), fails(408), dropped], ids=["500", "408", "dropped"])
-async def test_a_failure_that_passes_costs_nothing(broken: Answer) -> None:
+async def test_a_temporary_failure_costs_nothing(broken: Answer) -> None:
     async with serving(*[broken] * (TRIES - 1), says()) as service, asking(service.url) as chat:
         session = a_session()
         await ask(chat, session)
@@ -250,7 +250,7 @@ async def test_a_failure_that_passes_costs_nothing(broken: Answer) -> None:
 
 
 @pytest.mark.parametrize("broken", [fails(500), dropped], ids=["500", "dropped"])
-async def test_a_failure_that_stays_is_the_platforms(broken: Answer) -> None:
+async def test_a_persistent_failure_is_the_platforms(broken: Answer) -> None:
     async with serving(broken) as service, asking(service.url) as chat:
         with pytest.raises(InfraError, match=f"failed {TRIES} times"):
             await ask(chat)
@@ -262,7 +262,7 @@ async def test_a_failure_that_stays_is_the_platforms(broken: Answer) -> None:
 
 @cache
 def compressed() -> bytes:
-    """64 times as much as is read, as gzip, of one block that is repeated: made whole, it takes seconds."""
+    """A gzip bomb of 64 times `MAX_BYTES`. Compressing one block and repeating it saves seconds."""
     block, times = b" " * MAX_BYTES, 64
     packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
     packed = packer.compress(block) + packer.flush(zlib.Z_FULL_FLUSH)
@@ -302,7 +302,7 @@ async def test_an_address_without_a_chat_api_ends_the_candidate(broken: Answer, 
     assert len(service.bodies) == TRIES
 
 
-async def test_unreadable_answer_ends_no_candidate_with_answers() -> None:
+async def test_a_candidate_with_answers_survives_an_unreadable_one() -> None:
     async with serving(says()) as service, asking(service.url) as chat:
         await ask(chat)
         service.answers = [HTML]
@@ -313,7 +313,7 @@ async def test_unreadable_answer_ends_no_candidate_with_answers() -> None:
     assert chat.fault is None
 
 
-async def test_what_an_earlier_process_had_answered_counts() -> None:
+async def test_answers_to_an_earlier_process_count() -> None:
     async with serving(HTML) as service, asking(service.url, answered=True) as chat:
         with pytest.raises(InfraError, match="an HTML page"):
             await ask(chat)
@@ -343,7 +343,7 @@ async def test_one_answer_that_cannot_be_read_is_asked_for_again(broken: Answer)
     ],
     ids=["401", "403", "model", "url", "400", "redirect"],
 )
-async def test_what_a_person_must_change_ends_the_candidate_at_once(
+async def test_an_error_that_needs_a_person_ends_the_candidate(
     answer: Answer, field: str, reason: str, remedy: str
 ) -> None:
     async with serving(answer) as service, asking(service.url) as chat:
@@ -368,7 +368,7 @@ async def test_later_refusal_faults_the_conversation_not_the_candidate() -> None
     assert chat.fault is None
 
 
-async def test_a_filtered_conversation_is_answered_with_nothing() -> None:
+async def test_a_filtered_conversation_has_an_empty_answer() -> None:
     filtered = fails(400, "The response was filtered", code="content_filter")
     async with serving(filtered) as service, asking(service.url) as chat:
         session = a_session()
@@ -377,7 +377,7 @@ async def test_a_filtered_conversation_is_answered_with_nothing() -> None:
     assert session.turns[0].sampled_tokens == 0
 
 
-async def test_429_for_ever_ends_the_candidate() -> None:
+async def test_endless_429_ends_the_candidate() -> None:
     async with serving(fails(429, "slow down")) as service, asking(service.url, patience=0.5) as chat:
         with pytest.raises(CandidateError, match=r"lower .*requestsPerMinute or maxConcurrency") as caught:
             await ask(chat)
@@ -419,7 +419,7 @@ async def test_https_to_a_plain_http_endpoint_ends_the_candidate() -> None:
     assert caught.value.field == "spec.candidates[other].endpoint.url"
 
 
-async def test_nobody_there_ends_the_candidate_after_its_patience() -> None:
+async def test_an_unreachable_endpoint_ends_the_candidate_in_time() -> None:
     async with asking(f"http://127.0.0.1:{free_port()}/v1", patience=0.5) as chat:
         with pytest.raises(CandidateError) as caught:
             await ask(chat)
@@ -463,7 +463,7 @@ async def test_the_token_is_in_no_message_and_no_log(
         assert word not in output
 
 
-async def test_a_query_of_the_url_is_kept() -> None:
+async def test_the_query_of_the_url_is_sent() -> None:
     async with serving() as service, asking(f"{service.url}/?api-version=2") as chat:
         await ask(chat)
     assert len(service.bodies) == 1
@@ -501,7 +501,7 @@ async def test_turns_without_usage_are_noted() -> None:
     assert not session.turns[0].counted
 
 
-async def test_a_probe_is_content_with_a_list_that_has_the_model() -> None:
+async def test_a_probe_needs_only_a_list_that_has_the_model() -> None:
     async with serving(models=listing("another", MODEL)) as service, asking(service.url) as chat:
         await chat.probe()
     assert service.bodies == []
@@ -511,8 +511,8 @@ async def test_a_probe_is_content_with_a_list_that_has_the_model() -> None:
 @pytest.mark.parametrize(
     "models", [listing("another"), HTML, fails(401), fails(403), fails(404), fails(500), gives([1])]
 )
-async def test_a_probe_asks_where_no_list_has_the_model(models: Answer) -> None:
-    """A token may be good for chats and not for the list of models."""
+async def test_a_probe_sends_a_chat_if_no_list_has_the_model(models: Answer) -> None:
+    """A token may be valid for chats but not for the list of models."""
     async with serving(models=models) as service, asking(service.url) as chat:
         await chat.probe()
     assert [body["max_tokens"] for body in service.bodies] == [endpoint.PROBE_TOKENS]
@@ -530,7 +530,9 @@ async def test_a_probe_asks_where_no_list_has_the_model(models: Answer) -> None:
         (fails(500), None, "url"),
     ],
 )
-async def test_a_probe_finds_out_early(answer: Answer, models: Answer | None, field: str) -> None:
+async def test_a_probe_finds_each_fault_before_the_first_turn(
+    answer: Answer, models: Answer | None, field: str
+) -> None:
     async with serving(answer, models=models) as service, asking(service.url, patience=0.5) as chat:
         with pytest.raises(CandidateError) as caught:
             await chat.probe()
@@ -538,7 +540,8 @@ async def test_a_probe_finds_out_early(answer: Answer, models: Answer | None, fi
 
 
 async def test_a_refused_probe_is_enough_after_earlier_answers() -> None:
-    """It may refuse conversations without tools. Its list of models may be unavailable."""
+    """The endpoint may refuse the probe's conversation because it has no tools. The list of models may be
+    unavailable."""
     async with (
         serving(fails(400, "tools are required"), models=fails(500)) as service,
         asking(service.url, patience=0.5, answered=True) as chat,
@@ -548,8 +551,8 @@ async def test_a_refused_probe_is_enough_after_earlier_answers() -> None:
     assert chat.fault is None
 
 
-async def test_probes_of_a_failing_endpoint_keep_a_distance() -> None:
-    """Without one there were some 400 in four seconds."""
+async def test_probes_of_a_failing_endpoint_are_spaced_out() -> None:
+    """Without pauses there were some 400 probes in four seconds."""
     async with serving(silent) as service, asking(service.url, timeout=0.01, patience=4) as chat:
         with pytest.raises(CandidateError, match="no answer within"):
             await chat.probe()
@@ -562,8 +565,8 @@ async def test_a_probe_waits_for_an_endpoint_that_is_not_there_yet() -> None:
     assert len(service.bodies) == 3
 
 
-async def test_a_probe_does_not_vouch_for_tools() -> None:
-    """It asks without tools: the first turn with them may still be refused permanently."""
+async def test_a_good_probe_does_not_prove_that_tools_work() -> None:
+    """A probe sends no tools, so the first turn with tools may still be refused permanently."""
     async with serving(says(), fails(400, "tools are not taken")) as service, asking(service.url) as chat:
         await chat.probe()
         with pytest.raises(CandidateError, match="tools are not taken"):
@@ -593,7 +596,8 @@ async def play(chat: EndpointChat, max_turns: int = 4) -> EpisodeRecord:
 
 
 async def test_an_episode_is_scored_and_has_no_rows() -> None:
-    """A good call, calls that cannot be read, an answer: the service refuses a conversation out of order."""
+    """The model makes a good call, unreadable calls and an answer. The service refuses messages out of
+    order."""
     turns = [
         says("", ("look_up", '{"key": "x"}'), reasoning_content="x is a key"),
         says("", ("look_up", "{"), ("look_up", "{}"), ("look_up", "[]")),
@@ -627,7 +631,9 @@ async def test_an_episode_is_scored_and_has_no_rows() -> None:
     ],
     ids=["length", "filter", "refused", "full", "broken"],
 )
-async def test_an_episodes_last_answers_decide_its_outcome(answers: list[Answer], outcome: Outcome) -> None:
+async def test_the_last_answers_of_an_episode_decide_its_outcome(
+    answers: list[Answer], outcome: Outcome
+) -> None:
     async with serving(*answers) as service, asking(service.url) as chat:
         assert (await play(chat)).outcome is outcome
 

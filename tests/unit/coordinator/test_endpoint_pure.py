@@ -1,4 +1,4 @@
-"""An endpoint's answers and errors, read; a conversation, written; times to wait."""
+"""Reading an endpoint's answers and errors, writing a conversation for it, and how long to wait."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_call_without_function_or_name_cannot_be_carried_out() -> None:
     ]
 
 
-def test_calls_beyond_a_bound_are_one_that_cannot_be_read() -> None:
+def test_calls_beyond_the_limit_become_one_unreadable_call() -> None:
     found = calling(*[{"name": "look_up", "arguments": "{}"}] * 5000)
     good = [call for call in found.parsed.calls if call.problem is None]
     assert len(good) == MAX_CALLS
@@ -127,7 +127,7 @@ def test_calls_beyond_a_bound_are_one_that_cannot_be_read() -> None:
         ("MALFORMED_FUNCTION_CALL", "stop"),
     ],
 )
-def test_each_name_of_a_turns_end_is_read(reason: str, means: str) -> None:
+def test_each_finish_reason_is_read(reason: str, means: str) -> None:
     assert read(answer({"content": "x"}, reason)).finish_reason == means
 
 
@@ -212,7 +212,7 @@ def test_an_error_in_a_body_with_status_200_is_an_error(body: Any, status: int) 
         ({"prompt_tokens": 10, "total_tokens": 115}, (10, 0, 0, False)),
     ],
 )
-def test_cost_that_was_not_reported_is_nothing_and_known_as_such(usage: Any, found: Any) -> None:
+def test_unreported_usage_counts_as_zero_and_is_marked(usage: Any, found: Any) -> None:
     reply = read(answer({"content": "x"}, usage=usage))
     assert (reply.prompt_tokens, reply.cached_tokens, reply.sampled_tokens, reply.counted) == found
 
@@ -246,11 +246,11 @@ GEMINI_LIMIT = (
     "You exceeded your current quota, please check your plan and billing details. * Quota exceeded for "
     "metric: generate_content_free_tier_requests, limit: 5. Please retry in 22.4s."
 )
-"""Both pass by themselves, though they name quota and billing."""
+"""Gemini's two rate limits pass by themselves, though their messages name quota and billing."""
 NO_SUCH_TOOL = "The model called the function 'foo', which does not exist"
 
 
-def test_a_limit_that_says_when_it_passes_is_waited_for() -> None:
+def test_a_rate_limit_that_names_its_end_is_waited_for() -> None:
     used_up = error("You exceeded your current quota")
     assert judge(429, {}, used_up, []).kind is RefusalKind.FAULT
     found = judge(429, {"Retry-After": "7"}, used_up, [])
@@ -370,15 +370,15 @@ def test_each_error_has_its_kind_and_name(status: int, text: str, kind: RefusalK
 
 
 @pytest.mark.parametrize("loc", [5, None, "body.seed", {"a": 1}])
-def test_an_error_with_a_place_of_any_form_is_read(loc: Any) -> None:
-    """A body that is not a list of places once ended the whole job."""
+def test_an_error_with_loc_of_any_type_is_read(loc: Any) -> None:
+    """An error whose `loc` was not a list once ended the whole job."""
     found = judge(422, {}, json.dumps({"detail": [{"loc": loc, "msg": "Extra"}]}), DROPPABLE)
     assert found.kind in (RefusalKind.REFUSED, RefusalKind.DROP)
     assert "Extra" in found.message
 
 
 def test_what_an_endpoint_says_can_be_stored() -> None:
-    """JSON can spell half of a character, which no status, report or log holds."""
+    """JSON can spell half of a surrogate pair, which no status, report or log can hold."""
     found = judge(400, {}, '{"error": {"message": "no \\ud800 such\\u0000\\nthing"}}', ())
     found.message.encode()
     assert found.message.startswith("400 ")
@@ -386,14 +386,14 @@ def test_what_an_endpoint_says_can_be_stored() -> None:
 
 
 def test_only_the_beginning_of_an_error_is_searched() -> None:
-    """Patterns with gaps take the square of the length: 64 KiB of them would hold up every candidate."""
+    """Patterns with gaps take quadratic time. A search of 64 KiB would delay every candidate."""
     long = "prompt tokens " * 1000
     assert judge(400, {}, long + "exceed", ()).kind is RefusalKind.REFUSED
     assert judge(400, {}, "prompt tokens " + "x" * 1000 + "exceed", ()).kind is RefusalKind.FULL
 
 
 @given(status=st.integers(300, 599), text=st.text(max_size=60) | JSON.map(json.dumps))
-def test_every_error_has_a_meaning(status: int, text: str) -> None:
+def test_every_error_is_classified(status: int, text: str) -> None:
     assert judge(status, {}, text, DROPPABLE).kind in RefusalKind
 
 
@@ -441,13 +441,13 @@ def test_refused_field_is_dropped_and_bound_takes_its_other_name() -> None:
     assert dialect.dropped["max_tokens"] == ""
 
 
-def test_too_large_bound_is_not_tried_by_its_other_name() -> None:
+def test_a_too_large_max_tokens_is_not_sent_under_another_name() -> None:
     dialect = Dialect()
     dialect.learn("max_tokens", "max_tokens is too large: this model supports at most 16 completion tokens")
     assert {"max_tokens", "max_completion_tokens"}.isdisjoint(body(dialect))
 
 
-def test_answers_to_unreadable_calls_come_from_the_user() -> None:
+def test_answers_to_unreadable_calls_are_user_messages() -> None:
     call = {"id": call_id(0, 1), "type": "function", "function": {"name": "look_up", "arguments": "{}"}}
     found = conversation(
         [
@@ -464,7 +464,7 @@ def test_answers_to_unreadable_calls_come_from_the_user() -> None:
     assert found[3] == {"role": "user", "content": "could not be read"}
 
 
-def test_reasoning_goes_back_under_the_name_it_came_by() -> None:
+def test_reasoning_is_sent_back_under_its_original_name() -> None:
     messages = [USER, {"role": "assistant", "content": "a", "reasoning_content": "hm"}, USER]
     dialect = Dialect(reasoning="reasoning")
     assert body(dialect, Ask(messages))["messages"][1] == {
@@ -506,7 +506,7 @@ def test_the_wait_that_an_answer_asks_for_is_read(headers: dict[str, str], secon
 
 
 @given(asked=st.floats(0, 100), tries=st.integers(1, 100), chance=st.floats(0, 1))
-def test_a_pause_is_as_long_as_asked_and_never_none(asked: float, tries: int, chance: float) -> None:
+def test_a_pause_is_at_least_as_long_as_requested(asked: float, tries: int, chance: float) -> None:
     found = pause(asked, tries, lambda: chance)
     assert asked <= found <= max(asked * 1.25, FIRST_PAUSE_SECONDS)
     assert tries == 1 or found >= FIRST_PAUSE_SECONDS / 2
@@ -514,6 +514,6 @@ def test_a_pause_is_as_long_as_asked_and_never_none(asked: float, tries: int, ch
 
 
 @given(tries=st.integers(1, 10**6), chance=st.floats(0, 1))
-def test_waits_double_up_to_a_bound(tries: int, chance: float) -> None:
+def test_waits_double_up_to_a_limit(tries: int, chance: float) -> None:
     assert 0 < backoff(tries, lambda: chance) <= LAST_PAUSE_SECONDS
     assert backoff(2, lambda: chance) == 2 * backoff(1, lambda: chance)

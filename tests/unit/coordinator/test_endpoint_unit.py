@@ -1,4 +1,4 @@
-"""An endpoint candidate as a unit of an evaluation: how it is brought up, and when its episodes begin."""
+"""An endpoint candidate as a unit of an evaluation: how it starts, and when its episodes begin."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headway_coordinator.evaluation.units import Units
 
 
 async def evaluated(folder: Path, url: str, broker: Any, rows: int = 2) -> Evaluation:
-    """One coordinator that measures one endpoint candidate, to its end."""
+    """Run a coordinator that measures one endpoint candidate, until it ends."""
     asked = {"name": "other", "endpoint": {"url": url, "model": MODEL}}
     job = EvalJob(folder, spec(candidates=[asked]), rows=rows)
     evaluation = await job.coordinator()
@@ -42,7 +42,7 @@ async def evaluated(folder: Path, url: str, broker: Any, rows: int = 2) -> Evalu
 async def test_no_episode_begins_while_the_endpoint_asks_to_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its sandbox would be held idle, and its deadline would run."""
+    """Otherwise the episode's sandbox would be idle, and its deadline would come closer."""
     order: list[str] = []
 
     class Noting(ABroker):
@@ -91,7 +91,7 @@ async def test_an_endpoint_without_its_secret_fails_alone(
     assert (base.stage, len(base.tries)) == ("Complete", len(job.rows))
 
 
-async def test_next_process_knows_a_candidate_that_had_answers(
+async def test_the_next_process_knows_that_a_candidate_had_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pace, "FIRST_PAUSE_SECONDS", 0.01)

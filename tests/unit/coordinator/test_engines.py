@@ -1,4 +1,4 @@
-"""Servers that die, refuse and lie: requests go elsewhere, and nothing unproven is sampled from."""
+"""Servers that die, refuse or lie: requests go to other servers, and no unproven weights are sampled from."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_nothing_is_sampled_before_there_are_weights() -> None:
         assert body["sampling_params"]["seed"] == 7
 
 
-async def test_turns_are_asked_for_with_the_key_of_the_servers_port() -> None:
+async def test_turns_are_requested_with_the_key_of_the_servers_port() -> None:
     async with a_fleet(1) as (fleet, servers):
         servers.engines[0].faults["POST /inference/v1/generate"] = keyed("token")
         await fleet.want(manifest(0))
@@ -76,7 +76,7 @@ async def test_late_server_takes_the_newest_weights_before_requests() -> None:
 
 
 @pytest.mark.parametrize("fault", [drop, fail(500), fail(503), fail(404), hang])
-async def test_a_request_of_a_lost_server_goes_elsewhere(fault: Any) -> None:
+async def test_a_lost_servers_request_goes_to_another_server(fault: Any) -> None:
     async with a_fleet(2) as (fleet, servers):
         await fleet.want(manifest(0))
         while len(fleet.router.in_rotation()) < 2:
@@ -89,7 +89,7 @@ async def test_a_request_of_a_lost_server_goes_elsewhere(fault: Any) -> None:
         assert fleet.reroutes == 1
 
 
-async def test_the_only_server_is_asked_again_once_it_is_back() -> None:
+async def test_the_only_server_gets_the_request_again_on_its_return() -> None:
     async with a_fleet(1) as (fleet, servers):
         await fleet.want(manifest(0))
         servers.engines[0].faults["POST /inference/v1/generate"] = first(2, drop)
@@ -112,7 +112,7 @@ async def test_a_server_that_fails_verification_is_never_asked() -> None:
 
 
 def swapped(body: Any) -> Any:
-    """A turn whose second token was sampled under version 1 already."""
+    """A turn whose first token was sampled with version 0 and whose second with version 1."""
     answer = engine([4, 9]).answers["POST /inference/v1/generate"](body)
     spans = [{"version": "0.0", "start": 0, "end": 1}, {"version": "0.1", "start": 1, "end": 2}]
     answer["choices"][0]["weight_versions"] = spans
@@ -120,7 +120,7 @@ def swapped(body: Any) -> Any:
 
 
 @pytest.mark.parametrize("right", [True, False])
-async def test_turn_under_weights_taken_meanwhile_counts_once_verified(right: bool) -> None:
+async def test_a_turn_under_new_weights_counts_once_they_are_verified(right: bool) -> None:
     async with a_fleet(1) as (fleet, servers):
         await fleet.want(manifest(0))
         await fleet.ready()
@@ -176,7 +176,7 @@ async def test_a_turn_over_two_updates_waits_for_the_second() -> None:
 
 
 @pytest.mark.parametrize("route", ["GET /v1/weights", "POST /v1/weights"])
-async def test_server_with_unintelligible_answer_leaves_rotation(route: str) -> None:
+async def test_a_server_whose_answer_is_unreadable_leaves_rotation(route: str) -> None:
     async with a_fleet(2) as (fleet, servers):
         agent = servers.agents[0]
         plain = dict(agent.answers)
@@ -203,7 +203,7 @@ async def test_a_request_the_server_refuses_is_the_episodes_fault() -> None:
 @pytest.mark.parametrize(
     "answer", [{}, {"choices": []}, {"choices": [{"finish_reason": "stop", "logprobs": 3}]}, []]
 )
-async def test_an_answer_nobody_understands_fails_the_episode_alone(answer: Any) -> None:
+async def test_an_unreadable_turn_fails_only_its_episode(answer: Any) -> None:
     async with a_fleet(1) as (fleet, servers):
         await fleet.want(manifest(0))
         servers.engines[0].answers = {"POST /inference/v1/generate": lambda _: answer}
@@ -211,7 +211,7 @@ async def test_an_answer_nobody_understands_fails_the_episode_alone(answer: Any)
             await fleet.generate("e", REQUEST, 5)
 
 
-async def test_an_answer_that_is_not_json_is_asked_elsewhere() -> None:
+async def test_an_answer_that_is_not_json_is_retried_elsewhere() -> None:
     async def garbled(request: web.Request) -> web.StreamResponse:
         return web.Response(text="{oops", content_type="application/json")
 
@@ -231,7 +231,7 @@ def answer(**choice: Any) -> dict[str, Any]:
     return {"choices": [plain | choice]}
 
 
-def test_versions_are_as_the_server_reports_if_it_knows_ours() -> None:
+def test_reported_versions_are_used_if_the_server_knows_ours() -> None:
     whole = [VersionSpan(start=0, end=2, version=version(3))]
     assert vllm.read(answer(), version(3)).versions == whole
     default = [{"version": "default", "start": 0, "end": 2}]
@@ -261,7 +261,7 @@ def test_an_aborted_request_may_be_sent_elsewhere() -> None:
         vllm.read(answer(finish_reason="abort"), version(0))
 
 
-def test_full_weights_are_not_guessed() -> None:
+def test_the_version_of_full_weights_is_not_assumed() -> None:
     """Full weights may be swapped during a request, so the requested version proves nothing."""
     with pytest.raises(InfraError, match="which weights"):
         vllm.read(answer(), version(0), static=False)

@@ -1,4 +1,4 @@
-"""One episode's life, when everything goes well and when anything does not."""
+"""One episode from start to end, both without faults and with a fault of any kind."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ async def test_a_completed_episode_is_scored_and_recorded(tok: Any) -> None:
     assert len(set(seeds)) == 2
 
 
-async def test_an_episode_says_what_it_waited_for(tok: Any) -> None:
+async def test_an_episode_records_what_it_waited_for(tok: Any) -> None:
     async with rig(tok, CALL, ANSWER) as r:
         record = await r.episodes.run(replace(task(), queued_at=123.5))
     assert record.queued_at == 123.5
@@ -123,7 +123,7 @@ async def test_an_episode_says_what_it_waited_for(tok: Any) -> None:
     assert outer[-1].ended <= lived + 0.01
 
 
-async def test_an_agent_whose_time_is_up_has_run_until_then(tok: Any) -> None:
+async def test_a_timed_out_agents_span_lasts_until_its_deadline(tok: Any) -> None:
     async with rig(tok, CALL, ANSWER, timeout=0.5) as r:
         r.sandbox.faults["POST /tool"] = hang
         record = await r.episodes.run(task())
@@ -135,7 +135,7 @@ async def test_an_agent_whose_time_is_up_has_run_until_then(tok: Any) -> None:
 
 @pytest.mark.parametrize("name", STYLES)
 async def test_unreadable_call_is_scored_under_every_template(tok: Any, name: str) -> None:
-    """Some templates take no tool's answer where they see no call."""
+    """Some templates refuse a tool's result if they see no call before it."""
     style, (renderer, own) = STYLES[name], made(name)
     complete = [text for text in style.malformed if text.endswith(tuple(style.stops))]
     assert complete
@@ -149,7 +149,7 @@ async def test_unreadable_call_is_scored_under_every_template(tok: Any, name: st
         assert record.turns[0].malformed_tool_calls
 
 
-async def test_environment_message_no_template_takes_is_infra_error(tok: Any) -> None:
+async def test_environment_message_a_template_refuses_is_infra_error(tok: Any) -> None:
     class Refusing:
         longest_token = None
 
@@ -165,7 +165,7 @@ async def test_environment_message_no_template_takes_is_infra_error(tok: Any) ->
 
 @pytest.mark.parametrize("fault", [None, AgentError("no such module")])
 async def test_an_agent_that_takes_no_turn_is_not_scored(tok: Any, fault: Exception | None) -> None:
-    """Its reward would be none of the model's doing."""
+    """Its reward would not depend on the model."""
 
     class Mute:
         async def play(self, stage: EpisodeContext) -> AgentResult:
@@ -194,7 +194,7 @@ async def test_a_malformed_call_is_kept_counted_and_answered(tok: Any) -> None:
 
 
 async def test_every_text_of_a_model_can_be_stored(tok: Any) -> None:
-    """JSON's escapes can spell half a character, and brackets without end exhaust any reader."""
+    """JSON's escapes can spell half of a surrogate pair, and endless brackets exhaust any parser."""
     half = CALL.replace('"x"', '"\\ud83d"')
     deep = f'<tool_call>{{"name": "look_up", "arguments": {"[" * 3000}</tool_call><|im_end|>'
     for text in (half, deep):
@@ -236,7 +236,7 @@ async def test_half_a_character_from_an_environment_is_an_infra_error(tok: Any) 
     assert record.model_dump_json()
 
 
-async def test_a_bug_costs_its_episode_and_not_the_job(
+async def test_a_bug_of_ours_ends_an_episode_and_not_the_job(
     tok: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with rig(tok, CALL, ANSWER) as r:
@@ -256,7 +256,7 @@ async def test_a_bug_costs_its_episode_and_not_the_job(
         ({"context": 120}, [CALL], "context"),
     ],
 )
-async def test_running_into_a_limit_truncates(
+async def test_reaching_a_limit_truncates_the_episode(
     tok: Any, settings: dict[str, Any], texts: list[str], why: str
 ) -> None:
     async with rig(tok, *texts, **settings) as r:
@@ -290,7 +290,7 @@ async def test_dying_sandbox_is_an_infra_error_and_its_lease_returns(
         assert r.broker.count("DELETE") == 1
 
 
-async def test_a_tool_that_hangs_is_named_and_not_the_agent(tok: Any) -> None:
+async def test_a_hanging_tool_is_named_instead_of_the_agent(tok: Any) -> None:
     causes: list[tuple[str, Cause]] = []
     async with rig(tok, CALL, ANSWER, timeout=0.5) as r:
         r.episodes._on_cause = lambda episode, cause: causes.append((episode, cause))
@@ -344,7 +344,7 @@ async def test_a_reward_out_of_range_is_the_environments_fault(
     assert causes == ([field] if field else [])
 
 
-async def test_a_sandbox_that_goes_while_a_tool_runs_names_the_tool(tok: Any) -> None:
+async def test_a_sandbox_lost_while_a_tool_runs_names_the_tool(tok: Any) -> None:
     causes: list[Cause] = []
     async with rig(tok, CALL, ANSWER) as r:
         r.episodes._on_cause = lambda episode, cause: causes.append(cause)
@@ -354,7 +354,7 @@ async def test_a_sandbox_that_goes_while_a_tool_runs_names_the_tool(tok: Any) ->
     assert causes == [Cause("SandboxLost", message, "spec.environment.sandbox.resources")]
 
 
-async def test_a_broken_platform_is_nobodys_fault_but_its_own(tok: Any) -> None:
+async def test_a_fault_of_the_platform_blames_no_one_else(tok: Any) -> None:
     causes: list[Cause] = []
     async with rig(tok, CALL, ANSWER) as r:
         r.episodes._on_cause = lambda episode, cause: causes.append(cause)
@@ -367,7 +367,7 @@ async def test_a_broken_platform_is_nobodys_fault_but_its_own(tok: Any) -> None:
 @pytest.mark.parametrize(
     ("answered", "now", "keeps"),
     [
-        ([], 10.0, False),  # no turn: whatever it waits for may hang
+        ([], 10.0, False),  # no turn was answered: what the agent waits for may hang
         ([5.0], 15.0, True),
         ([5.0], 15.1, False),
         ([5.0, 6.0, 7.0], 17.0, True),
@@ -376,15 +376,13 @@ async def test_a_broken_platform_is_nobodys_fault_but_its_own(tok: Any) -> None:
         ([0.0, 0.0], 0.1, False),
     ],
 )
-def test_an_episode_keeps_its_pace_while_no_wait_is_unusual(
-    answered: list[float], now: float, keeps: bool
-) -> None:
-    """Of turns that were answered at these seconds from the beginning on."""
+def test_an_episode_keeps_pace_if_no_wait_is_unusual(answered: list[float], now: float, keeps: bool) -> None:
+    """The turns were answered at the seconds in `answered`, counted from the episode's start."""
     assert episode.keeps_pace(0.0, answered, now) is keeps
     assert episode.keeps_pace(1e5, [1e5 + at for at in answered], 1e5 + now) is keeps
 
 
-async def test_episode_slow_by_itself_is_truncated_and_judged(
+async def test_an_episode_slow_by_its_own_pace_is_truncated(
     tok: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[float, list[float]]] = []
@@ -410,10 +408,10 @@ async def test_episode_slow_by_itself_is_truncated_and_judged(
 
 
 @pytest.mark.parametrize(("where", "texts"), [("POST /reset", [CALL]), ("POST /finish", [ANSWER]), ("", [])])
-async def test_what_hangs_outside_the_agents_turns_is_an_infra_error(
+async def test_a_hang_outside_the_agents_turns_is_an_infra_error(
     tok: Any, monkeypatch: pytest.MonkeyPatch, where: str, texts: list[str]
 ) -> None:
-    """Or before the first of them."""
+    """The hang may be in the environment, or in the agent before its first turn."""
     monkeypatch.setattr(episode, "keeps_pace", lambda *given: True)
     async with rig(tok, *(texts or [CALL]), timeout=0.5) as r:
         if where:
@@ -424,7 +422,7 @@ async def test_what_hangs_outside_the_agents_turns_is_an_infra_error(
     assert (record.outcome, record.reward) == (Outcome.INFRA_ERROR, None)
 
 
-async def test_a_fault_of_the_platform_makes_no_late_episode(
+async def test_a_platform_fault_at_the_deadline_is_no_truncation(
     tok: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(episode, "keeps_pace", lambda *given: True)
@@ -467,7 +465,7 @@ def judged(reward: float, turn_rewards: list[float]) -> dict[str, Any]:
     return {"reward": reward, "score": 1.0, "metrics": {}, "turn_rewards": turn_rewards}
 
 
-async def test_rewards_of_turns_are_kept_by_the_turn(tok: Any) -> None:
+async def test_rewards_of_turns_are_recorded_turn_by_turn(tok: Any) -> None:
     async with rig(tok, CALL, ANSWER) as r:
         r.sandbox.answers = {**r.sandbox.answers, "POST /finish": lambda body: judged(1.0, [0.25, 0.75])}
         record = await r.episodes.run(task())
@@ -513,7 +511,7 @@ async def test_a_broker_without_a_sandbox_is_asked_until_the_deadline(
     assert "a sandbox" in str(record.error)
 
 
-async def test_other_coordinators_claim_fails_process_not_the_episode(
+async def test_another_coordinators_claim_ends_the_process(
     tok: Any,
 ) -> None:
     async with rig(tok, ANSWER) as r:
@@ -547,7 +545,7 @@ def plan(size: int) -> groups.Plan:
     )
 
 
-async def test_a_group_retries_what_the_platform_lost_with_fresh_ids(tok: Any) -> None:
+async def test_a_group_retries_lost_episodes_with_fresh_ids(tok: Any) -> None:
     async with rig(tok, ANSWER) as r:
         r.sandbox.faults["POST /reset"] = first(2, drop)
         group = await groups.run(plan(3), r.episodes.run, AdaptiveSemaphore(1), start_number=2, max_retries=3)
@@ -556,7 +554,7 @@ async def test_a_group_retries_what_the_platform_lost_with_fresh_ids(tok: Any) -
     assert [e.episode_id for e in group.episodes] == ["t0-000000-0-201", "t0-000000-1-201", "t0-000000-2-200"]
 
 
-def test_starts_share_a_first_attempts_seed_not_a_retrys() -> None:
+def test_only_first_attempts_keep_their_seed_after_a_restart() -> None:
     def sampled(index: int, attempt: int) -> int:
         return plan(2).task(index, attempt).sampling_seed
 
@@ -592,7 +590,7 @@ async def test_episode_cancelled_with_its_group_keeps_its_samples(tok: Any) -> N
     assert r.sandbox.count("POST /finish") == 0
 
 
-async def test_a_group_never_has_more_in_flight_than_there_is_room(tok: Any) -> None:
+async def test_a_group_never_runs_more_episodes_than_places(tok: Any) -> None:
     async with rig(tok, ANSWER) as r:
         running = maximum = 0
 
@@ -618,7 +616,7 @@ async def test_a_group_never_has_more_in_flight_than_there_is_room(tok: Any) -> 
         ({"turn_rewards": [0.5, 1e300, -1e300]}, "reward of turn 1 is 1e[+]300, beyond 1e[+]06"),
     ],
 )
-def test_a_number_that_would_spoil_metrics_is_refused(judged: dict[str, Any], says: str) -> None:
+def test_a_metric_that_is_not_finite_is_refused(judged: dict[str, Any], says: str) -> None:
     with pytest.raises(InfraError, match=says):
         check_sizes(FinishReply.model_validate({"reward": 0.5, "score": 0.5} | judged))
     check_sizes(FinishReply(reward=0.5, score=-1e6, metrics={"at": 1.7e9}))

@@ -1,4 +1,4 @@
-"""`spec.rollout.episodeTokenLimit`: no episode samples more, however many turns it runs at once."""
+"""No episode samples more than `spec.rollout.episodeTokenLimit`, however many turns it runs at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from headway_coordinator.sandboxes import Broker
 from headway_coordinator.trajectory.render import choose
 
 TURN = 64
-"""Maximum tokens of a turn."""
+"""Maximum number of tokens that a turn samples."""
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def length(tok: Any, text: str) -> int:
 
 
 async def played(tok: Any, limit: int | None, *texts: str, max_turns: int = 4) -> EpisodeRecord:
-    """An episode of the built-in agent whose model says `texts`."""
+    """Play an episode of the built-in agent whose model samples `texts`."""
     async with AsyncExitStack() as stack:
         box = await stack.enter_async_context(serving(sandbox(1.0)))
         leases = await stack.enter_async_context(serving(broker(box.url)))
@@ -67,13 +67,13 @@ async def played(tok: Any, limit: int | None, *texts: str, max_turns: int = 4) -
         )
 
 
-async def test_an_episode_that_needs_less_ends_as_it_would(tok: Any) -> None:
+async def test_the_limit_does_not_affect_an_episode_below_it(tok: Any) -> None:
     record = await played(tok, length(tok, CALL) + length(tok, ANSWER), CALL, ANSWER)
     assert (record.outcome, record.token_limited, record.error) == (Outcome.COMPLETED, False, None)
 
 
 @pytest.mark.parametrize("missing", [1, 3])
-async def test_one_that_needs_more_is_cut_judged_and_says_so(tok: Any, missing: int) -> None:
+async def test_an_episode_above_the_limit_is_cut_and_judged(tok: Any, missing: int) -> None:
     limit = length(tok, CALL) + length(tok, ANSWER) - missing
     record = await played(tok, limit, CALL, ANSWER)
     assert (record.outcome, record.token_limited, record.reward) == (Outcome.TRUNCATED, True, 1.0)
@@ -88,7 +88,7 @@ async def test_episode_with_no_tokens_left_is_cut_before_its_next_turn(tok: Any)
     assert "spec.rollout.episodeTokenLimit" in str(record.error)
 
 
-async def test_a_turn_cut_at_its_own_most_tokens_is_told_apart(tok: Any) -> None:
+async def test_a_turn_cut_by_max_tokens_is_not_token_limited(tok: Any) -> None:
     record = await played(tok, 10 * TURN, "gold " * 100)
     assert (record.outcome, record.token_limited) == (Outcome.TRUNCATED, False)
     assert record.error == "a turn reached its token limit"
@@ -108,11 +108,11 @@ async def test_external_agents_refused_next_turn_names_the_field(tok: Any) -> No
 
 @dataclass(frozen=True)
 class Asked:
-    """One turn of several that run at once."""
+    """One of several concurrent turns."""
 
     wanted: int
     share: float
-    """Of what it is given, that it samples."""
+    """Share of its granted tokens that the turn samples."""
     yields: int
     fails: bool
 
@@ -158,7 +158,7 @@ def test_concurrent_turns_stay_within_the_limit_and_all_end(limit: int, turns: l
         assert allowance.reached
 
 
-async def test_a_turn_waits_for_one_that_may_give_tokens_back(tok: Any) -> None:
+async def test_a_turn_waits_for_another_that_may_return_tokens(tok: Any) -> None:
     allowance, given_ = TokenAllowance(100), asyncio.Event()
 
     async def second() -> int:

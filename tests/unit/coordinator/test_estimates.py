@@ -40,13 +40,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def estimates(came: Came) -> Iterator[dict[str, Any]]:
-    """Those that status showed, one after the other."""
+    """The estimates that the status showed, in order."""
     for status in came.statuses:
         if "estimate" in status:
             yield status["estimate"]
 
 
-async def test_a_job_says_what_it_will_cost_until_it_has(tmp_path: Path) -> None:
+async def test_a_job_shows_its_estimated_cost_until_its_end(tmp_path: Path) -> None:
     few = {
         "preflight": {"policy": "Warn", "episodes": 24},
         "algorithm": {"batchSize": 3, "groupSize": 4},
@@ -84,7 +84,7 @@ async def test_a_job_says_what_it_will_cost_until_it_has(tmp_path: Path) -> None
         ({"inside": False}, "outside the range by Preflight"),
     ],
 )
-def test_the_bench_refuses_a_job_that_proves_nothing(report: dict[str, Any], expected_fault: str) -> None:
+def test_the_benchmark_refuses_a_job_that_proves_nothing(report: dict[str, Any], expected_fault: str) -> None:
     preflight = {"basis": "Preflight", "relative_error": 0.19, "inside": True} | report
     made = [{"basis": "Data", "inside": True}, preflight]
     full_report = {"usageByClass": {"train": 5.0}, "estimate": {"made": made}} | report
@@ -94,7 +94,7 @@ def test_the_bench_refuses_a_job_that_proves_nothing(report: dict[str, Any], exp
 
 
 class Stage:
-    """Estimates of a job that has run nothing."""
+    """A job that has run nothing, and its estimates."""
 
     def __init__(self, folder: Path, **blocks: Any) -> None:
         self.folder, self.store = folder, FileStore()
@@ -102,7 +102,7 @@ class Stage:
         self.ready = self.bench.basics(folder)
 
     def estimates(self, previous: st.Estimate | None = None) -> TrainingEstimates:
-        """Of another coordinator of the job."""
+        """The estimates of a new coordinator of the job, whose predecessor's estimate was `previous`."""
         ledger = Ledger(self.store, self.bench.layout)
         made = TrainingEstimates(
             self.bench.runner.spec, self.bench.layout, self.store, ledger, lambda: Tariff(DEFAULT), previous
@@ -116,7 +116,7 @@ def measured(*tokens: float) -> Measured:
     return measure([BilledGroup({"prefill": each, "sample": each}, 2) for each in tokens])
 
 
-def test_data_alone_makes_an_estimate_that_remains(tmp_path: Path) -> None:
+def test_an_estimate_from_data_alone_is_kept(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     first = stage.estimates().status(None)
     assert first is not None
@@ -128,7 +128,7 @@ def test_data_alone_makes_an_estimate_that_remains(tmp_path: Path) -> None:
     assert again == first, "a restart reads it back"
 
 
-def test_a_preflight_that_says_too_little_gives_its_reason(tmp_path: Path) -> None:
+def test_a_preflight_with_too_few_groups_gives_the_reason(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     made = stage.estimates()
     for found, why in ((measured(), "no episode was measured"), (measured(5.0), "1 group of episodes")):
@@ -167,7 +167,7 @@ def test_an_estimate_that_cannot_be_read_is_made_again(tmp_path: Path) -> None:
     assert estimate.likely is not None
 
 
-def test_an_amount_that_status_has_no_room_for_is_left_out() -> None:
+def test_an_amount_too_long_for_status_is_left_out() -> None:
     made = Made(
         basis="Data",
         time=datetime(2026, 11, 1, tzinfo=UTC),
@@ -178,7 +178,7 @@ def test_an_amount_that_status_has_no_room_for_is_left_out() -> None:
     assert (estimate.low, estimate.likely, estimate.high) == ("0.00", "1.00", None)
 
 
-def test_a_report_tells_how_far_off_it_was(tmp_path: Path) -> None:
+def test_a_report_shows_the_error_of_each_estimate(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     made = stage.estimates()
     likely = Decimal(made.status(None).likely or "0")  # type: ignore[union-attr]
@@ -188,7 +188,7 @@ def test_a_report_tells_how_far_off_it_was(tmp_path: Path) -> None:
     json.dumps(report)
 
 
-def test_prompts_differ_by_their_own_text(tmp_path: Path) -> None:
+def test_the_estimate_counts_each_prompts_own_text(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     from headway_api.sandbox_api import ResetReply
 
@@ -203,7 +203,7 @@ def test_prompts_differ_by_their_own_text(tmp_path: Path) -> None:
     assert len(prompts.lengths(first, stage.ready.renderer, many, None, None)) == 250
 
 
-def test_a_template_that_fails_says_nothing(tmp_path: Path) -> None:
+def test_a_failing_template_gives_no_prompt_length(tmp_path: Path) -> None:
     class Broken:
         def render(self, messages: Any, tools: Any) -> list[int]:
             raise ValueError("no template")
@@ -214,6 +214,6 @@ def test_a_template_that_fails_says_nothing(tmp_path: Path) -> None:
     assert prompts.lengths(first, Broken(), [{"prompt": "a"}], None, None) == []  # type: ignore[arg-type]
 
 
-def test_an_estimate_lies_where_the_layout_says() -> None:
+def test_an_estimate_is_stored_where_the_layout_says() -> None:
     layout = Layout("s3://b", "ns", "job", "uid")
     assert layout.estimate("data").endswith("/estimates/data.json")

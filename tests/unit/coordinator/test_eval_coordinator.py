@@ -1,4 +1,4 @@
-"""An evaluation's coordinator around its driver: the last measures, and servers that the operator gave up."""
+"""An evaluation's coordinator: its last measures, and candidates whose servers the operator gave up."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from headway_coordinator.evaluation.run import Evaluation, Unit
 
 
 def coordinator(one: EvalJob, folder: Path, sink: status.Sink) -> EvalCoordinator:
-    """A coordinator of the job, whose units the test makes."""
+    """A coordinator of the job. The test makes its units."""
     job = EvalConfig(name="job", namespace="ns", uid="uid", spec=one.spec, candidates=())
     return EvalCoordinator(job, KEYS, one.store, folder, sink)
 
 
 async def measured(it: EvalCoordinator, evaluation: Evaluation, units: list[Unit]) -> None:
-    """The coordinator measures the units and writes its status meanwhile."""
+    """Let the coordinator measure the units while it writes its status."""
     evaluation._on_change = it._moved
     it._evaluation = evaluation
     async with AsyncExitStack() as stack, asyncio.timeout(30):
@@ -46,7 +46,7 @@ async def measured(it: EvalCoordinator, evaluation: Evaluation, units: list[Unit
 
 @pytest.fixture
 def unwritten(monkeypatch: pytest.MonkeyPatch) -> list[comparison.Comparison]:
-    """Results go here instead of into the artifact store."""
+    """Collects the results instead of writing them to the artifact store."""
     found = list[comparison.Comparison]()
 
     def write(store: object, layout: object, run: object, compared: comparison.Comparison) -> None:
@@ -57,10 +57,10 @@ def unwritten(monkeypatch: pytest.MonkeyPatch) -> list[comparison.Comparison]:
     return found
 
 
-async def test_measures_of_fewer_rows_never_replace_those_of_all_rows(
+async def test_measures_of_fewer_rows_never_replace_complete_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unwritten: list[comparison.Comparison]
 ) -> None:
-    """A look at fewer rows takes until they are all written down."""
+    """A comparison of fewer rows takes so long that the results of all rows are written before it ends."""
     one = EvalJob(tmp_path)
     begun, over = threading.Event(), threading.Event()
 
@@ -97,7 +97,7 @@ async def test_measures_of_fewer_rows_never_replace_those_of_all_rows(
     assert base.external_score is not None
 
 
-async def test_the_wait_for_the_store_is_shown(tmp_path: Path) -> None:
+async def test_the_status_shows_the_wait_for_the_store(tmp_path: Path) -> None:
     one, answer = EvalJob(tmp_path), threading.Event()
     it = coordinator(one, tmp_path, lambda document: None)
     evaluation = it._evaluation = await one.coordinator()
@@ -120,7 +120,8 @@ def busy_seconds(it: EvalCoordinator) -> float:
 async def test_a_candidate_whose_servers_were_given_up_fails_alone(
     tmp_path: Path, unwritten: list[comparison.Comparison], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The operator writes it to the job's status, and the next write of the coordinator's is answered so."""
+    """The operator writes the loss to the job's status. The coordinator reads it in the answer to its next
+    write."""
     monkeypatch.setattr(status, "LEAST_SECONDS", 0.02)
     one = EvalJob(tmp_path)
     given_up = threading.Event()
@@ -155,7 +156,7 @@ async def test_a_candidate_whose_servers_were_given_up_fails_alone(
     assert results["tuned"]["message"] == "rollout was not ready"
 
 
-async def test_update_before_there_is_anything_to_measure_is_ignored(tmp_path: Path) -> None:
+async def test_a_job_update_before_the_first_measure_is_ignored(tmp_path: Path) -> None:
     lost = status.JobUpdate(lost={"tuned": ("PendingDeadlineExceeded", "rollout was not ready")})
     it = coordinator(EvalJob(tmp_path), tmp_path, lambda document: lost)
     assert await it._status.flush()
@@ -169,7 +170,7 @@ RESOLVED = [
 
 
 def resolved(one: EvalJob, folder: Path, sink: status.Sink) -> EvalCoordinator:
-    """A coordinator of the job, that knows its candidates."""
+    """A coordinator of the job whose candidates are resolved."""
     job = EvalConfig.model_validate(
         {"name": "job", "namespace": "ns", "uid": "uid", "spec": one.spec, "candidates": RESOLVED}
     )
@@ -177,7 +178,7 @@ def resolved(one: EvalJob, folder: Path, sink: status.Sink) -> EvalCoordinator:
 
 
 class NoRoomForAPage(FileStore):
-    """A store that has no room for `report.html`."""
+    """A store without space for `report.html`."""
 
     def put(self, uri: str, data: bytes) -> None:
         if uri.endswith("/report.html"):
@@ -186,7 +187,7 @@ class NoRoomForAPage(FileStore):
 
 
 @pytest.mark.parametrize("store", [FileStore(), NoRoomForAPage()], ids=["room", "no room"])
-async def test_the_status_has_the_page_that_was_written(
+async def test_the_status_names_the_page_only_if_it_was_written(
     tmp_path: Path, store: FileStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     written = list[dict[str, Any]]()
@@ -216,7 +217,7 @@ async def test_the_status_has_the_page_that_was_written(
 async def test_the_estimate_is_shown_until_it_is_the_bill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In status, metrics and the report. It is made again while rows are measured."""
+    """Status, metrics and report show the estimate, which is renewed while rows are measured."""
     monkeypatch.setattr(status, "LEAST_SECONDS", 0.02)
     monkeypatch.setattr(coordinators, "COMPARE_SECONDS", 0.02)
     monkeypatch.setattr(coordinators, "REST_FOR_EACH", 0.1)

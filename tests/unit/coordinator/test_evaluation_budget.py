@@ -1,4 +1,5 @@
-"""A budget that no group of an evaluation fits is refused before anything is asked for that costs."""
+"""A budget too small for any group of an evaluation is refused before the coordinator requests anything that
+costs."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ def budget(known: Prices | None = None, **spec: Any) -> Budget:
     return Budget(BudgetSpec.model_validate(spec), known or NoPrices())
 
 
-def test_every_kind_of_group_is_looked_at() -> None:
+def test_every_kind_of_group_is_checked() -> None:
     found = {kind.what: kind for kind in kinds(JOB, CONTEXTS)}
     assert [*found] == [
         "a group of 2 episodes of candidate base",
@@ -73,8 +74,9 @@ def test_candidate_with_unknown_context_is_left_to_the_gate() -> None:
     assert [kind.what for kind in kinds(JOB, {"base": 1000}) if "large" in kind.what] == []
 
 
-def test_the_least_budget_of_the_message_is_enough_for_each() -> None:
-    """The largest need is that of the suite, whose episodes may use 32 contexts of the longer model."""
+def test_the_messages_minimum_budget_fits_every_group() -> None:
+    """The suite has the largest need: its episodes may use 32 contexts of the model with the longer
+    context."""
     with pytest.raises(JobError) as raised:
         fits(budget(tokens={"evaluation": 1_000}), JOB, CONTEXTS)
     termination = raised.value.termination
@@ -114,8 +116,8 @@ def test_money_is_counted_at_each_candidates_own_prices(tmp_path: Path) -> None:
     assert fits(budget(known, usd="0.1"), alone, {"base": 1000}).endswith("fits every limit")
 
 
-async def test_what_is_refused_is_what_the_gate_would_never_let_begin() -> None:
-    """The same limits, and so the same worst case."""
+async def test_only_budgets_under_which_no_group_begins_are_refused() -> None:
+    """The check and the gate use the same limits, and so the same worst case."""
     alone = Case("", (served("base"),)).config
     [kind] = kinds(alone, CONTEXTS)
     sampled = kind.limits.sampled(MAX_TOKENS, None)
@@ -137,7 +139,7 @@ async def test_what_is_refused_is_what_the_gate_would_never_let_begin() -> None:
 
 
 def job(folder: Path, **blocks: Any) -> EvalConfig:
-    """A job over files of its own, whose model has a context of 512 tokens."""
+    """A job with files in `folder`. Its model has a context of 512 tokens."""
     tokenizer(folder / "model")
     (folder / "model" / "config.json").write_text(json.dumps({"max_position_embeddings": 512}))
     (folder / "t.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b"}\n')
@@ -158,11 +160,11 @@ def job(folder: Path, **blocks: Any) -> EvalConfig:
 
 
 class ClaimedError(Exception):
-    """The coordinator asked for sandboxes."""
+    """Raised when the coordinator requests sandboxes."""
 
 
 async def ended(one: EvalConfig, folder: Path, previous: st.RLEvalJobStatus | None = None) -> Any:
-    """How a coordinator ends that may ask for no sandbox, and its last status."""
+    """Run a coordinator that fails when it requests a sandbox. Returns its error and its last status."""
     written: list[dict[str, Any]] = []
     it = EvalCoordinator(one, KEYS, FileStore(), folder / "cache", written.append, previous=previous, port=0)
 
@@ -175,7 +177,7 @@ async def ended(one: EvalConfig, folder: Path, previous: st.RLEvalJobStatus | No
     return raised.value, written[-1]
 
 
-async def test_it_is_refused_before_a_sandbox_or_server_is_asked_for(tmp_path: Path) -> None:
+async def test_a_job_is_refused_before_it_requests_servers(tmp_path: Path) -> None:
     error, status = await ended(job(tmp_path, budget={"tokens": {"evaluation": 2047}}), tmp_path)
     assert isinstance(error, JobError)
     assert error.permanent
@@ -194,7 +196,7 @@ async def test_it_is_refused_before_a_sandbox_or_server_is_asked_for(tmp_path: P
 
 
 @pytest.mark.parametrize("blocks", [{"budget": {"tokens": {"evaluation": 2128}}}, {}])
-async def test_one_with_room_goes_on(tmp_path: Path, blocks: dict[str, Any]) -> None:
+async def test_a_job_whose_budget_suffices_goes_on(tmp_path: Path, blocks: dict[str, Any]) -> None:
     error, status = await ended(job(tmp_path, **blocks), tmp_path)
     assert isinstance(error, ClaimedError)
     assert [check["name"] for check in status["preflight"]["checks"]] == ["PriceBook", "Dataset"] + [
@@ -202,8 +204,8 @@ async def test_one_with_room_goes_on(tmp_path: Path, blocks: dict[str, Any]) -> 
     ] * len(blocks)
 
 
-async def test_what_has_begun_is_not_refused(tmp_path: Path) -> None:
-    """Its budget may have been lowered since: then it is exhausted, and what was measured stays."""
+async def test_a_job_that_has_begun_is_not_refused(tmp_path: Path) -> None:
+    """The budget may have been lowered since. Then it is exhausted, and the measures so far stay."""
     previous = st.RLEvalJobStatus.model_validate(
         {"progress": {"groups": 1, "ofGroups": 2, "updatedTime": "2026-11-01T00:00:00Z"}}
     )

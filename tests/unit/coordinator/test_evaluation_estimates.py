@@ -1,4 +1,4 @@
-"""What an evaluation says it will cost, by its own driver, ledger and coordinator, until it has."""
+"""An evaluation's estimated cost until its end, with the real driver, ledger and coordinator."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.trajectory import render
 
 SHOWN = Decimal("0.0001")
-"""To which amounts are rounded."""
+"""The unit in dollars to which shown amounts are rounded."""
 EARLY = 0.2
-"""Share of the episodes from which on the likely cost is near the actual one."""
+"""Share of the episodes after which the likely cost must be near the actual one."""
 NEAR = 0.2
-"""How near, as a share of the actual cost."""
+"""Maximum error of the likely cost then, as a share of the actual cost."""
 FIRST = ResetReply(
     messages=[{"role": "system", "content": "You look things up."}, {"role": "user", "content": "a"}],
     tools=[],
@@ -65,7 +65,7 @@ async def test_the_actual_cost_is_in_the_range_from_the_start(case: Case, tmp_pa
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 async def test_the_range_narrows(case: Case, tmp_path: Path) -> None:
-    """Not with each group: a candidate that begins may turn out to be unlike the others."""
+    """The range need not narrow with every group, because a new candidate may differ from the others."""
     one = Simulated(case, tmp_path)
     await one.live(every=0.1)
 
@@ -76,7 +76,7 @@ async def test_the_range_narrows(case: Case, tmp_path: Path) -> None:
     assert width(0) > width(0.5) > width(0.9) > width(1) == 0
 
 
-async def test_accelerators_are_named_until_their_pace_is_known(tmp_path: Path) -> None:
+async def test_accelerators_are_listed_as_unknown_until_measured(tmp_path: Path) -> None:
     case = next(each for each in CASES if each.accelerators)
     one = Simulated(case, tmp_path)
     await one.live()
@@ -86,15 +86,15 @@ async def test_accelerators_are_named_until_their_pace_is_known(tmp_path: Path) 
     assert "acceleratorSeconds:H100" in running[-1].made.usage
 
 
-async def test_judges_are_named_until_they_were_asked(tmp_path: Path) -> None:
+async def test_judges_are_listed_as_unknown_until_first_asked(tmp_path: Path) -> None:
     one = Simulated(next(each for each in CASES if each.judged), tmp_path)
     await one.live()
     assert one.shown[0].made.unpriced == ["judgePrompt", "judgeSample"]
     assert all(each.made.unpriced == [] for each in one.shown if each.made.basis == "Running")
 
 
-async def test_a_successor_goes_on_with_what_is_billed(tmp_path: Path) -> None:
-    """The successor does not replace the first estimate, which is by data."""
+async def test_a_successors_estimate_continues_from_the_bill(tmp_path: Path) -> None:
+    """The successor keeps the first estimate, which was made from the data."""
     case = CASES[2]
     one = Simulated(case, tmp_path)
     one.dies_at = 0.4
@@ -114,7 +114,7 @@ async def test_a_successor_goes_on_with_what_is_billed(tmp_path: Path) -> None:
     assert one.shown[-1].ends == (round(one.cost, 4),) * 3
 
 
-async def test_nothing_is_left_of_a_candidate_that_failed(tmp_path: Path) -> None:
+async def test_a_failed_candidate_adds_no_remaining_cost(tmp_path: Path) -> None:
     one = Simulated(CASES[2], tmp_path)
     one.fails = "reference"
     await one.live()
@@ -126,8 +126,8 @@ async def test_nothing_is_left_of_a_candidate_that_failed(tmp_path: Path) -> Non
     assert first.ends[1] > Decimal("1.4") * one.cost, "half of the dear candidate is not played"
 
 
-async def test_a_group_that_is_billed_is_not_left_too(tmp_path: Path) -> None:
-    """The ledger has the group a moment before its candidate does."""
+async def test_a_billed_group_does_not_count_as_remaining_too(tmp_path: Path) -> None:
+    """The ledger has the group a moment before the candidate's state does."""
     one = Simulated(CASES[0], tmp_path)
     await one.live()
     state = one.evaluation.state
@@ -142,7 +142,7 @@ async def test_a_group_that_is_billed_is_not_left_too(tmp_path: Path) -> None:
     assert one.estimates._tally.fresh == set(), "it is remembered no longer than it is of use"
 
 
-def test_samples_of_suites_follow_the_rows() -> None:
+def test_samples_of_suites_are_estimated_from_the_rows() -> None:
     suite = {"task": "p/t", "image": "i"}
     two = [{"name": "one", "limit": 5, **suite}, {"name": "two", "limit": 3, **suite}]
     job = Case("", (served("base"),), spec={"suites": two}).config
@@ -183,7 +183,7 @@ def test_data_only_estimate_is_reported_with_its_reason(tmp_path: Path) -> None:
     json.dumps(report)
 
 
-def test_a_job_without_a_candidate_says_nothing(tmp_path: Path) -> None:
+def test_a_job_without_a_candidate_has_no_estimate(tmp_path: Path) -> None:
     job = Case("", (served("base"),)).config.model_copy(update={"candidates": ()})
     made = estimates(tmp_path, job)
     made.before(50, {})
@@ -193,7 +193,7 @@ def test_a_job_without_a_candidate_says_nothing(tmp_path: Path) -> None:
     assert made.report(st.Usage())["made"] == []
 
 
-def test_no_end_is_below_what_is_billed_meanwhile() -> None:
+def test_no_bound_of_the_estimate_is_below_the_bill() -> None:
     made = Made(
         basis="Data", time=datetime(2026, 11, 1, tzinfo=UTC), cost=("0.10", "0.50", "2.00"), price_book="b"
     )
@@ -204,7 +204,7 @@ def test_no_end_is_below_what_is_billed_meanwhile() -> None:
 
 
 class Shouting:
-    """A tokenizer that makes twice as many tokens of everything."""
+    """A tokenizer that makes twice as many tokens of every text."""
 
     def __init__(self, of: Any) -> None:
         self.of = of
@@ -259,7 +259,7 @@ def test_without_any_tokenizer_bytes_are_counted() -> None:
 
 
 def test_models_are_read_before_any_server_is_made(tmp_path: Path, renderer: render.Renderer) -> None:
-    """One that cannot be had is left out; it fails by itself once it is its turn."""
+    """An unavailable model is left out. Its candidate fails later, when its turn comes."""
     base = f"file://{tmp_path}/model"
     job = EvalConfig.model_construct(
         **{
@@ -281,7 +281,7 @@ def test_models_are_read_before_any_server_is_made(tmp_path: Path, renderer: ren
 def test_an_unavailable_hub_is_asked_once_before_the_job(
     tmp_path: Path, renderer: render.Renderer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A model that can never be had stops nothing; a hub that is unavailable would hold up the start."""
+    """A missing model delays nothing. An unavailable hub would delay the start, so it is asked only once."""
     asked: list[str] = []
 
     def fetch(model: Any, *_: object, **__: object) -> Path:

@@ -24,7 +24,7 @@ from headway_coordinator.faults import CandidateError, Cause
 
 
 def tokens_of(episode: EpisodeRecord) -> int:
-    """Tokens that were computed and sampled for it."""
+    """Tokens that the engine prefilled without its cache and sampled for the episode."""
     return sum(turn.prompt_tokens - turn.cached_tokens + turn.sampled_tokens for turn in episode.turns)
 
 
@@ -48,7 +48,7 @@ async def test_every_candidate_is_measured_on_the_same_rows_and_seeds(tmp_path: 
 
 
 async def test_rows_are_measured_side_by_side(tmp_path: Path) -> None:
-    """A row that one candidate has, the other soon has too: pairs exist early."""
+    """A row measured for one candidate is soon measured for the other, so pairs exist early."""
     job = EvalJob(tmp_path, rows=8)
     evaluation = await job.coordinator()
     await evaluation.run([job.unit("base", "tuned", server_set=0, places=2)])
@@ -57,7 +57,7 @@ async def test_rows_are_measured_side_by_side(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("parallelism", [1, 2])
-async def test_as_many_sets_of_servers_are_up_as_asked_for(tmp_path: Path, parallelism: int) -> None:
+async def test_no_more_sets_of_servers_run_than_requested(tmp_path: Path, parallelism: int) -> None:
     job = EvalJob(tmp_path, spec(parallelism=parallelism))
     evaluation = await job.coordinator()
     await evaluation.run([job.unit("base", server_set=0), job.unit("tuned", server_set=1)])
@@ -72,7 +72,7 @@ async def test_a_restart_repeats_nothing_that_is_durable(tmp_path: Path) -> None
     def dies(task: Task) -> None:
         nonlocal calls
         calls += 1
-        if calls == 2 * workers + 1:  # a worker has made its first group of two durable
+        if calls == 2 * workers + 1:  # by now a worker has made its first group of two episodes durable
             raise RuntimeError("killed")
 
     job.before = dies
@@ -133,7 +133,8 @@ async def test_a_group_without_an_answer_is_billed_by_the_next_process(tmp_path:
 async def test_rows_that_changed_since_the_first_start_are_refused(
     tmp_path: Path, change: Callable[[list[Row]], list[Row]]
 ) -> None:
-    """Also where no row is done yet: a second candidate would be measured on other ones."""
+    """Rows may not change even before the first is done, or a second candidate would be measured on other
+    rows."""
     job = EvalJob(tmp_path)
     await job.coordinator()
     began = job.rows
@@ -160,7 +161,7 @@ async def test_a_finished_job_that_starts_again_samples_nothing(tmp_path: Path) 
     assert all(candidate.stage == "Complete" for candidate in again.state.candidates.values())
 
 
-async def test_candidate_that_cannot_go_on_leaves_others_their_results(tmp_path: Path) -> None:
+async def test_a_failed_candidate_leaves_others_their_results(tmp_path: Path) -> None:
     job = EvalJob(tmp_path)
 
     def refused(task: Task) -> None:
@@ -179,7 +180,7 @@ async def test_candidate_that_cannot_go_on_leaves_others_their_results(tmp_path:
     assert tuned.message == "spec.candidates[tuned].endpoint.secretRef: 401; correct it"
 
 
-async def test_platform_failing_every_row_ends_the_process_for_a_retry(tmp_path: Path) -> None:
+async def test_platform_failing_every_row_ends_the_process_for_retry(tmp_path: Path) -> None:
     job = EvalJob(tmp_path, rows=3 * LOST_LIMIT)
     job.fails = lambda task: True
     evaluation = await job.coordinator()
@@ -191,7 +192,7 @@ async def test_platform_failing_every_row_ends_the_process_for_a_retry(tmp_path:
     assert not error.permanent
 
 
-async def test_candidate_failing_all_rows_fails_alone_if_others_answer(tmp_path: Path) -> None:
+async def test_a_candidate_fails_alone_if_others_answer_rows(tmp_path: Path) -> None:
     job = EvalJob(tmp_path, rows=3 * LOST_LIMIT)
     job.fails = lambda task: task.group_id.startswith("e-tuned-")
     evaluation = await job.coordinator()
@@ -208,7 +209,7 @@ async def test_candidate_failing_all_rows_fails_alone_if_others_answer(tmp_path:
 async def test_rows_that_were_answered_in_an_earlier_process_count(
     tmp_path: Path, cause: Cause | None
 ) -> None:
-    """Also if one cause ends every episode of this process."""
+    """They count even if one cause ends every episode of this process."""
     job = EvalJob(tmp_path, rows=3 * LOST_LIMIT)
     await (await job.coordinator()).run([job.unit("base", server_set=0)])
     again = await job.coordinator()
@@ -224,8 +225,8 @@ async def test_rows_that_were_answered_in_an_earlier_process_count(
     assert again.state.candidates["tuned"].reason == "EpisodesFailing"
 
 
-async def test_platform_that_fails_later_also_ends_the_process(tmp_path: Path) -> None:
-    """Every candidate has answered rows then, and none is at fault."""
+async def test_a_platform_that_fails_later_ends_the_process_too(tmp_path: Path) -> None:
+    """By then every candidate has answered rows, so none is at fault."""
     job = EvalJob(tmp_path, rows=4 * LOST_LIMIT)
     job.fails = lambda task: position_of(task.group_id) > LOST_LIMIT
     evaluation = await job.coordinator()
@@ -246,7 +247,7 @@ async def test_an_endpoint_that_fails_every_row_fails_alone(tmp_path: Path) -> N
     assert evaluation.state.candidates["tuned"].reason == "EndpointFailing"
 
 
-async def test_episodes_of_an_evaluation_are_billed_as_such(tmp_path: Path) -> None:
+async def test_episodes_of_an_evaluation_are_billed_as_evaluation(tmp_path: Path) -> None:
     job = EvalJob(tmp_path)
     evaluation = await job.coordinator()
     await evaluation.run([job.unit("base", "tuned", server_set=0)])
@@ -273,7 +274,7 @@ async def test_judges_are_billed_to_the_job_and_to_no_candidate(tmp_path: Path) 
         assert not used[UsageClass.JUDGE_SAMPLE]
 
 
-async def test_a_slow_store_leaves_no_place_empty(tmp_path: Path) -> None:
+async def test_episodes_keep_running_while_the_store_is_slow(tmp_path: Path) -> None:
     job = EvalJob(tmp_path, spec(evaluation={"groupSize": 1}), rows=30)
     evaluation = await job.coordinator()
     answers, put = threading.Event(), evaluation._spool.put
@@ -298,10 +299,10 @@ async def test_a_slow_store_leaves_no_place_empty(tmp_path: Path) -> None:
     assert len(job.tasks) == 30
 
 
-async def test_a_stopped_coordinator_leaves_its_servers_to_the_next(tmp_path: Path) -> None:
+async def test_a_stopped_coordinator_leaves_its_successor_the_servers(tmp_path: Path) -> None:
     """The operator deletes servers that the last status does not name: the next would load every model again.
 
-    What a suspended job has, the operator takes in any case.
+    The operator deletes the servers of a suspended job in any case.
     """
     job = EvalJob(tmp_path)
     entered = asyncio.Event()
@@ -322,7 +323,7 @@ async def test_a_stopped_coordinator_leaves_its_servers_to_the_next(tmp_path: Pa
     assert evaluation.state.server_sets == {0}
 
 
-async def test_servers_that_a_predecessor_had_go_on(tmp_path: Path) -> None:
+async def test_a_predecessors_servers_are_kept(tmp_path: Path) -> None:
     """The operator deletes servers that the status does not name: a restart must not forget them."""
     job = EvalJob(tmp_path)
     evaluation = await job.coordinator([1])
@@ -334,7 +335,7 @@ async def test_servers_that_a_predecessor_had_go_on(tmp_path: Path) -> None:
     assert not evaluation.state.server_sets
 
 
-async def test_servers_of_candidates_that_are_done_are_let_go(tmp_path: Path) -> None:
+async def test_servers_of_finished_candidates_are_released(tmp_path: Path) -> None:
     job = EvalJob(tmp_path)
     await (await job.coordinator()).run([job.unit("base", "tuned", server_set=0)])
     again = await job.coordinator([0])
@@ -343,7 +344,7 @@ async def test_servers_of_candidates_that_are_done_are_let_go(tmp_path: Path) ->
 
 
 async def test_a_lost_candidate_fails_alone_and_keeps_its_rows(tmp_path: Path) -> None:
-    """Its episodes wait for servers that are gone: they end at once."""
+    """The candidate's episodes wait for servers that are gone, so they end at once."""
     job = EvalJob(tmp_path, rows=4)
     evaluation = await job.coordinator()
     base, tuned = evaluation.state.candidates["base"], evaluation.state.candidates["tuned"]
@@ -404,7 +405,7 @@ async def test_group_being_written_when_its_candidate_is_lost_counts(tmp_path: P
     assert total(tuned.days)[UsageClass.EVALUATION_SAMPLE] > 0
 
 
-async def test_what_an_endpoint_refused_is_known_after_a_restart(tmp_path: Path) -> None:
+async def test_parameters_an_endpoint_refused_survive_a_restart(tmp_path: Path) -> None:
     job = EvalJob(tmp_path)
     first = await job.coordinator()
     first.state.candidates["tuned"].notes = Notes(dropped={"seed": ""})

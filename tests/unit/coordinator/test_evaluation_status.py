@@ -1,4 +1,4 @@
-"""What an evaluation's coordinator says before it has measured anything."""
+"""What an evaluation's coordinator reports, most of it before it has measured anything."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def coordinator(folder: Path, previous: RLEvalJobStatus | None = None) -> EvalCo
     return EvalCoordinator(config, KEYS, FileStore(), folder, lambda status: None, previous=previous)
 
 
-def test_a_condition_that_stays_keeps_its_time(tmp_path: Path) -> None:
-    """Else every write would differ, and the API server would be written to for ever."""
+def test_an_unchanged_condition_keeps_its_transition_time(tmp_path: Path) -> None:
+    """Otherwise every status would differ, and the coordinator would write to the API server without end."""
     conditions = coordinator(tmp_path).status().conditions
     assert [each.type for each in conditions] == ["GatePassed"]
     earlier = [each.model_copy(update={"last_transition_time": LONG_AGO}) for each in conditions]
@@ -51,7 +51,7 @@ def test_a_condition_that_stays_keeps_its_time(tmp_path: Path) -> None:
     assert one.status() == one.status()
 
 
-def test_a_predecessors_status_remains_until_there_is_more(tmp_path: Path) -> None:
+def test_a_predecessors_status_remains_until_a_newer_one(tmp_path: Path) -> None:
     stored = RLEvalJobStatus.model_validate(
         {
             "progress": {"groups": 3, "serverSets": [1]},
@@ -81,7 +81,7 @@ def test_a_predecessors_status_remains_until_there_is_more(tmp_path: Path) -> No
 def test_a_verdict_stays_until_the_rows_are_judged_again(
     tmp_path: Path, known: str | None, shown: str
 ) -> None:
-    """A restarted coordinator compares what it has restored before it writes the results again."""
+    """A restarted coordinator compares the restored rows before it writes results again."""
     before = None if known is None else GateResult(result=known, message="0.5")  # type: ignore[arg-type]
     one = coordinator(tmp_path, RLEvalJobStatus(gate=before))
     one._evaluation = Mock(state=EvalState({}, 3))
@@ -91,7 +91,7 @@ def test_a_verdict_stays_until_the_rows_are_judged_again(
     assert found.result == shown
 
 
-def test_a_measure_without_an_interval_says_why() -> None:
+def test_a_measure_without_an_interval_gives_the_reason() -> None:
     alike = estimate(layout([1] * 500)(np.full(500, 2.0), False))
     alone = estimate(layout([1])(np.full(1, 2.0), False))
     assert alike is not None
@@ -124,7 +124,7 @@ def test_candidate_names_refused_fields_and_missing_prices() -> None:
 
 
 def test_candidate_counts_tool_answers_that_differ_from_its_run() -> None:
-    """The count is of the stored episodes, so it outlives this process."""
+    """The stored episodes hold the count, so it outlives the process."""
     first, *others = job.group("tuned", 0, sampled_by="nobody").episodes
     assert first.outcome is not Outcome.INFRA_ERROR
     one, *rest = (job.group("tuned", row, sampled_by="nobody") for row in range(2))
@@ -144,7 +144,7 @@ def test_candidate_counts_tool_answers_that_differ_from_its_run() -> None:
 
 
 def differs(episode: EpisodeRecord, answers: int) -> EpisodeRecord:
-    """The episode as its record says it after its durable copy was read."""
+    """The episode with this many differing answers, after its record was stored and read again."""
     changed = episode.model_copy(update={"differing_answers": answers})
     return EpisodeRecord.model_validate_json(changed.model_dump_json())
 
@@ -161,7 +161,7 @@ def test_the_status_has_the_gates_verdict_in_its_own_word(verdict: Verdict) -> N
 
 
 def test_why_a_candidate_failed_can_always_be_stored() -> None:
-    """Half of a character is not valid text of a status, a report or a log: it would end the job."""
+    """Half of a surrogate pair is not valid text in a status, a report or a log, and would end the job."""
     candidate = CandidateState("other")
     candidate.fail("EndpointRefused", "it said \ud800")
     assert candidate.message == "it said ?"

@@ -1,8 +1,8 @@
-"""Every declared metric is produced by somebody: a whole job beside the learner's and the broker's own.
+"""Every declared metric is produced by a whole job, by the learner or by the broker.
 
-The coordinator is the real one, over servers that answer by script. The learner's step is its own, except for
-the arithmetic of the optimizer. Metrics of evaluation jobs are those of the job's own validation under
-another prefix. The operator has tests of its own.
+The coordinator is the real one, and its servers answer by script. The learner's step is the real one, except
+for the optimizer's arithmetic. Metrics of an evaluation are computed from the job's validation, under another
+prefix. Tests of the operator cover its own metrics.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ from headway_trainer.step import MAXIMA, SUMS, StepResult
 from headway_trainer.stopwatch import Stopwatch
 
 ELSEWHERE = ("operator/", "job/", "namespace_budget/")
-"""Produced by the operator."""
+"""Prefixes of metrics that the operator produces."""
 
 
 def of_validation(fault: Fault) -> Fault:
-    """A fault at held-out rows alone: what the preflight tries goes well."""
+    """The fault, but only at validation rows, so that the preflight passes."""
 
     async def answer(request: web.Request) -> web.StreamResponse | None:
         body = await request.json()
@@ -75,7 +75,8 @@ def of_validation(fault: Fault) -> Fault:
 
 
 def weight_agent_that_fails_once() -> Scripted:
-    """It finds the first weights it is given to be others than those described."""
+    """A weight agent that reports a wrong digest for the first weights of the policy, and takes all
+    others."""
     held: dict[str, Any] = {"version": None, "ready": False}
 
     def take(body: Any) -> Any:
@@ -92,7 +93,7 @@ def weight_agent_that_fails_once() -> Scripted:
 
 
 def with_tasks(config: JobConfig) -> JobConfig:
-    """The same job, a column of whose rows names tasks."""
+    """The same job with a test split, a budget and a column that names each row's task."""
     content = config.model_dump(mode="json", by_alias=True, exclude_none=True)
     uri = content["spec"]["data"]["validation"]["uri"].replace("validation", "test")
     rows = [{"prompt": f"test {n}", "task": "even"} for n in range(8)]
@@ -107,10 +108,9 @@ def with_tasks(config: JobConfig) -> JobConfig:
 
 
 async def coordinators(folder: Path) -> set[str]:
-    """What a coordinator shows during and after a job.
+    """Metrics that a coordinator shows during and after a job.
 
-    What an engine says of itself is there while its last answer is valid. The job may end between two
-    answers.
+    Metrics of an engine are shown only while its last answer is valid. The job may end between two answers.
     """
     box, rewards = sandbox(), itertools.cycle([0, 1, 1])
 
@@ -157,14 +157,14 @@ async def coordinators(folder: Path) -> set[str]:
 
 
 def evaluated(store: FileStore, layout: Layout) -> set[str]:
-    """What an evaluation reports of the groups that the job's validation left."""
+    """Metrics that an evaluation reports, computed from the groups of the job's validation."""
     groups = [decode(store.get(uri)) for uri in store.list(layout.validation_groups(0))]
     named = {family(name).name for name in metrics.evaluation(groups, [1], 1.0, "eval", max_turns=4)}
     return named | compared()
 
 
 def compared() -> set[str]:
-    """What an evaluation shows while it runs."""
+    """Metrics that an evaluation shows while it runs."""
     tries = {
         name: [one for row in range(8) for one in tries_of(a_group(f"e-{name}-{row:06d}", [row % 2]),
                TryPlace(name, row), Rules())]
@@ -185,7 +185,7 @@ async def seen(coordinator: Coordinator, running: asyncio.Task[None]) -> set[str
 
 
 def the_learners(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """What the learner reports of a step, its own watch included."""
+    """Metrics that the learner reports for a step, including those of its own timing."""
     tokens = dict.fromkeys([*SUMS, *MAXIMA, "ratio_min"], 1.0)
     result = StepResult(Update(1.0, 1e-4), tokens, action_tokens=10, micro_batches=1)
     monkeypatch.setattr(learners, "optimizer_step", lambda *args, **kwargs: result)
@@ -218,7 +218,7 @@ def learner_job() -> JobConfig:
 
 
 def the_brokers() -> set[str]:
-    """What the broker has instruments for; each method that moves one is called by the broker."""
+    """Metrics of the broker. Also checks that the broker calls each method that changes one."""
     sources = "".join(path.read_text() for path in Path(broker_metrics.__file__).parent.glob("*.py"))
     moved = [
         name for name, _ in inspect.getmembers(broker_metrics.Metrics, inspect.isfunction) if name[0] != "_"
@@ -233,7 +233,7 @@ def families(found: Iterable[Metric]) -> set[str]:
 
 
 def of_prometheus(name: str) -> list[str]:
-    """The declared name of a family that Prometheus knows as `name`."""
+    """Declared names of the families that Prometheus knows as `name`."""
     shapes = {
         known.name: re.sub(r"\\{\w+\\}", r"\\w+", re.escape(known.name.replace("/", "_")))
         for known in FAMILIES

@@ -1,6 +1,6 @@
-"""The coordinator's clients against answers that no honest server gives: typed faults, in bounded memory.
+"""The coordinator's clients turn hostile answers into typed faults, in bounded memory.
 
-A failure names the seed: HOSTILE_SEED=n repeats it, HOSTILE_CASES=n grows more answers.
+A failure prints its seed. HOSTILE_SEED=n repeats it, and HOSTILE_CASES=n generates more answers.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ pytestmark = pytest.mark.hostile
 SEED = int(os.environ.get("HOSTILE_SEED", "1"))
 CASES = int(os.environ.get("HOSTILE_CASES", "40"))
 SECONDS = 0.5
-"""What each client waits at most."""
+"""Seconds that each client waits at most."""
 HANGS = 20.0
-"""A client that has not ended by then never will."""
+"""Seconds after which the test assumes that a client hangs."""
 MAX_MEMORY = 64 * 1024 * 1024
 VERSION = PolicyVersion(incarnation=0, step=1)
 ZERO = PolicyVersion(incarnation=0, step=0)
@@ -45,12 +45,12 @@ Ask = Callable[[aiohttp.ClientSession, str], Awaitable[Any]]
 
 @dataclass(frozen=True)
 class Client:
-    """One reader of answers."""
+    """A client of the coordinator that reads a server's answers."""
 
     ask: Ask
     faults: tuple[type[Exception], ...]
     good: Any
-    """An answer that it takes."""
+    """An answer that the client accepts."""
 
 
 def sandbox(http: aiohttp.ClientSession, url: str) -> Sandbox:
@@ -63,7 +63,7 @@ def caller(http: aiohttp.ClientSession, url: str) -> Caller:
 
 
 async def completed(http: aiohttp.ClientSession, url: str) -> Any:
-    """As `EndpointChat` asks: its deadline is around the call."""
+    """Ask as `EndpointChat` does, with a deadline around the call."""
     async with asyncio.timeout(SECONDS):
         found = await caller(http, url).complete({"messages": []})
     assert isinstance(found, Reply | Verdict)
@@ -173,7 +173,7 @@ CLIENTS = {
 
 
 async def answered(client: Client, server: Server, evil: Evil) -> Exception | None:
-    """Ask once; the fault that it ended with."""
+    """Let the client ask once. Returns the fault with which the call ended."""
     server.evil = evil
     async with asyncio.timeout(HANGS), aiohttp.ClientSession() as http:
         try:
@@ -187,7 +187,7 @@ async def answered(client: Client, server: Server, evil: Evil) -> Exception | No
 async def test_an_evil_answer_is_a_typed_fault_and_costs_little(name: str) -> None:
     client = CLIENTS[name]
     async with evil_server() as server:
-        # What is loaded at the first answer is not charged to an answer.
+        # The first answer also imports modules, so it is not measured.
         await answered(client, server, next(grown({}, 0, 1)))
         with kept(MAX_MEMORY):
             for evil in everywhere():
@@ -198,7 +198,7 @@ async def test_an_evil_answer_is_a_typed_fault_and_costs_little(name: str) -> No
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-async def test_a_good_answer_bent_anywhere_is_taken_or_a_fault(name: str) -> None:
+async def test_a_mutated_good_answer_is_accepted_or_a_typed_fault(name: str) -> None:
     client = CLIENTS[name]
     async with evil_server() as server:
         with flat(MAX_MEMORY):
@@ -209,14 +209,14 @@ async def test_a_good_answer_bent_anywhere_is_taken_or_a_fault(name: str) -> Non
                     raise AssertionError(f"HOSTILE_SEED={SEED}: {evil.name}") from error
 
 
-async def test_what_is_asked_for_comes_as_it_is() -> None:
+async def test_clients_ask_for_uncompressed_answers() -> None:
     async with evil_server() as server:
         for name in ("tool", "engine", "endpoint"):
             await answered(CLIENTS[name], server, next(grown(CLIENTS[name].good, 0, 1)))
         assert all(b"Accept-Encoding: identity\r\n" in head for head in server.heads)
 
 
-async def test_a_pause_that_is_asked_for_has_an_end() -> None:
+async def test_a_requested_pause_has_a_limit() -> None:
     async with evil_server() as server:
         for server.evil in (evil for evil in everywhere() if evil.name.startswith("a refusal")):
             async with aiohttp.ClientSession() as http:

@@ -1,4 +1,4 @@
-"""The exports of a ledger in a store, recounted from its segments by other code."""
+"""Exports of a ledger in a store. Independent code counts the segments again."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def a_ledger(folder: Path) -> tuple[FileStore, Layout, Ledger]:
 
 
 def recount(folder: Path) -> Decimal:
-    """Each event's quantity at its price of the default book, straight from the segments' text."""
+    """The total cost: each event's quantity at the default book's price, read directly from the segments'
+    text."""
     a_million = {"prefill": "0.13", "cachedPrefill": "0.026", "sample": "0.40"}
     found = Decimal(0)
     with localcontext(prices.EXACT):
@@ -54,7 +55,7 @@ def rows(folder: Path) -> list[dict[str, str]]:
     ]
 
 
-def test_the_table_is_what_the_segments_say_recounted(tmp_path: Path) -> None:
+def test_the_table_equals_a_recount_of_the_segments(tmp_path: Path) -> None:
     store, layout, ledger = a_ledger(tmp_path)
     assert export.write(JOB, store, layout, ledger, prices.DEFAULT) == len(ledger.days) == 2
     with localcontext(prices.EXACT):
@@ -66,7 +67,7 @@ def test_the_table_is_what_the_segments_say_recounted(tmp_path: Path) -> None:
     assert len([*tmp_path.rglob("export/focus/*.parquet")]) == 2
 
 
-def test_every_event_is_exported_once_however_often(tmp_path: Path) -> None:
+def test_repeated_exports_contain_every_event_once(tmp_path: Path) -> None:
     store, layout, ledger = a_ledger(tmp_path)
     for _ in range(2):
         export.write(JOB, store, layout, ledger, prices.DEFAULT)

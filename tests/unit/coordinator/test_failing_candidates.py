@@ -1,4 +1,4 @@
-"""A candidate whose episodes all fail before any candidate has an answer: whose fault it is."""
+"""Who is at fault if all episodes of a candidate fail before any candidate has an answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROWS = 4 * LOST_LIMIT
 def fails_by(
     evaluation: Evaluation, job: EvalJob, cause: Cause | None, fails: Callable[[Task], bool]
 ) -> None:
-    """Let episodes fail, by one cause or by none."""
+    """Let the episodes for which `fails` is True fail, with `cause` as the recorded cause if there is one."""
 
     def one(task: Task) -> bool:
         if (failed := fails(task)) and cause is not None:
@@ -34,7 +34,7 @@ def fails_by(
 
 
 def is_of(name: str) -> Callable[[Task], bool]:
-    """Whether an episode is a candidate's."""
+    """A predicate that is True for the episodes of candidate `name`."""
     return lambda task: task.group_id.startswith(f"e-{name}-")
 
 
@@ -43,7 +43,8 @@ def states(evaluation: Evaluation) -> tuple[CandidateState, CandidateState]:
 
 
 async def ending(evaluation: Evaluation, job: EvalJob, *sets: int) -> JobError:
-    """How a job ends whose candidates share one set of servers, or have a set each."""
+    """Run a job whose candidates use these server sets, a shared one or one each. Returns the error that ends
+    it."""
     members = NAMES[len(sets)]
     units = [job.unit(*names, server_set=at) for names, at in zip(members, sets, strict=True)]
     with pytest.raises(ExceptionGroup) as raised:
@@ -74,7 +75,7 @@ async def test_the_first_candidate_that_fails_leaves_others_measured(
 
 @pytest.mark.parametrize("cause", [None, TOOL])
 async def test_candidate_that_is_put_off_is_measured_in_the_end(tmp_path: Path, cause: Cause | None) -> None:
-    """What failed works again, and no episode of it runs twice."""
+    """The cause of the failures is gone by then, and no episode of the candidate runs twice."""
     job = EvalJob(tmp_path, rows=ROWS)
     evaluation = await job.coordinator()
     base, tuned = states(evaluation)
@@ -108,8 +109,8 @@ async def test_lost_rows_of_all_candidates_end_the_process(tmp_path: Path, sets:
     assert (error.permanent, error.termination.reason) == (False, "EpisodesFailing")
 
 
-async def test_what_fails_before_the_first_turn_ends_the_job_at_once(tmp_path: Path) -> None:
-    """No candidate has said a word, so the others would fail too."""
+async def test_a_failure_before_the_first_turn_ends_the_job_at_once(tmp_path: Path) -> None:
+    """No candidate has taken a turn, so the others would fail too."""
     job = EvalJob(tmp_path, rows=ROWS)
     job.turns = 0
     evaluation = await job.coordinator()
@@ -120,7 +121,8 @@ async def test_what_fails_before_the_first_turn_ends_the_job_at_once(tmp_path: P
 
 
 async def test_another_failure_before_the_first_turn_ends_no_job(tmp_path: Path) -> None:
-    """Such as a sandbox that is lost while the environment resets, once a cause of another is fatal."""
+    """An example is a sandbox lost during a reset, while the cause of another candidate's failures is
+    fatal."""
     job = EvalJob(tmp_path, rows=ROWS)
     evaluation = await job.coordinator()
     base, tuned = states(evaluation)
@@ -143,7 +145,7 @@ async def test_another_failure_before_the_first_turn_ends_no_job(tmp_path: Path)
 
 @pytest.mark.parametrize("reason", ["AgentFailed", "AgentHangs"])
 async def test_an_agent_that_waits_for_its_first_turn_is_put_off(tmp_path: Path, reason: str) -> None:
-    """Its model may not answer, or its chat template may refuse the first request."""
+    """The candidate's model may not answer, or its chat template may refuse the first request."""
     job = EvalJob(tmp_path, rows=ROWS)
     job.turns = 0
     evaluation = await job.coordinator()
@@ -155,7 +157,7 @@ async def test_an_agent_that_waits_for_its_first_turn_is_put_off(tmp_path: Path,
 
 
 async def test_rows_lost_before_it_was_put_off_do_not_count_again(tmp_path: Path) -> None:
-    """Also those that were in flight then."""
+    """Rows that were in flight when the candidate was put off do not count again either."""
     job = EvalJob(tmp_path, rows=100)
     evaluation = await job.coordinator()
     base, tuned = states(evaluation)
@@ -174,7 +176,7 @@ async def test_rows_lost_before_it_was_put_off_do_not_count_again(tmp_path: Path
 
 
 async def test_last_row_of_a_complete_candidate_proves_nothing(tmp_path: Path) -> None:
-    """It was lost long ago, so the failing candidate fails alone."""
+    """The complete candidate lost that row long ago, so the failing candidate fails alone."""
     job = EvalJob(tmp_path, rows=ROWS)
     evaluation = await job.coordinator()
     job.fails = lambda task: is_of("base")(task) or position_of(task.group_id) == ROWS - 1
@@ -185,7 +187,7 @@ async def test_last_row_of_a_complete_candidate_proves_nothing(tmp_path: Path) -
 
 
 async def test_few_rows_that_all_fail_are_retried(tmp_path: Path) -> None:
-    """They are too few to lose `LOST_LIMIT` in a row, but no candidate is at fault."""
+    """They are fewer than `LOST_LIMIT`, but no candidate is at fault."""
     job = EvalJob(tmp_path, rows=3)
     evaluation = await job.coordinator()
     job.fails = lambda task: True
@@ -220,7 +222,7 @@ async def test_one_cause_of_endpoints_with_few_rows_ends_the_job(tmp_path: Path)
 
 @pytest.mark.parametrize("field", ["spec.environment.sandbox.resources", "spec.agent.http"])
 async def test_endpoint_is_not_blamed_for_a_known_cause(tmp_path: Path, field: str) -> None:
-    """A cause that is mended apart ends no job permanently, so the process ends for a retry."""
+    """The cause can be repaired without changing the job, so the process ends for a retry."""
     job = EvalJob(tmp_path, rows=ROWS)
     evaluation = await job.coordinator()
     cause = Cause("SandboxLost", "the sandbox was lost while tool refund ran", field)
@@ -234,7 +236,7 @@ async def test_endpoint_is_not_blamed_for_a_known_cause(tmp_path: Path, field: s
 
 
 async def test_lost_rows_do_not_count_as_lost_samples(tmp_path: Path) -> None:
-    """A suite fails by eight samples of its own."""
+    """A suite fails only if eight of its own samples are lost."""
     one = {"name": "sums", "image": "i", "task": "t.py@t", "limit": 2 * LOST_LIMIT, "epochs": 1}
     job = EvalJob(tmp_path, spec(suites=[one]), rows=2 * LOST_LIMIT)
     evaluation = await job.coordinator()
@@ -257,7 +259,7 @@ async def test_endpoints_with_few_rows_fail_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cause", [None, TOOL])
 async def test_a_candidate_without_a_scored_row_has_failed(tmp_path: Path, cause: Cause | None) -> None:
-    """Also if it has too few rows to lose `LOST_LIMIT` of them."""
+    """It has failed even if it has fewer rows than `LOST_LIMIT`."""
     job = EvalJob(tmp_path, spec(rollout={"maxConcurrency": 4, "maxRetries": 1}), rows=3)
     evaluation = await job.coordinator()
     fails_by(evaluation, job, cause, is_of("base"))

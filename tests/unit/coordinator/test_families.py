@@ -1,4 +1,4 @@
-"""Every family's calls: written by a template of its form, read back and gone on from; what cannot be."""
+"""Every family's calls: its template writes them, its reader reads them, and the row continues after them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SCHEMAS = values.schemas(EVERY)
 MEGABYTE = 1 << 20
 every_family = pytest.mark.parametrize("name", BY_FAMILY)
 OWN = ("Qwen2.5, Qwen3", "Hermes", "Llama 3 JSON", "gpt-oss")
-"""Families that the package's readers read: tests/unit/coordinator/test_calls.py."""
+"""Families with readers of the package, which tests/unit/coordinator/test_calls.py tests."""
 by_grammar = pytest.mark.parametrize("name", [name for name in BY_FAMILY if name not in OWN])
 every_grammar = pytest.mark.parametrize("name", BY_NAME)
 
@@ -44,8 +44,8 @@ def chosen(name: str) -> tuple[Renderer, Any]:
     return choose(tok, BY_FAMILY[name].model_type), tok
 
 
-def test_the_page_says_what_is_shown_of_every_family() -> None:
-    """The rest of it is held by tests/unit/coordinator/test_real_templates.py."""
+def test_the_models_page_shows_every_familys_results() -> None:
+    """tests/unit/coordinator/test_real_templates.py checks the rest of the page."""
     assert (ROOT / "docs/models.md").read_text().endswith(models_page.own()), "run: make models"
 
 
@@ -61,7 +61,7 @@ def test_a_family_s_calls_are_read_and_stay_one_row(name: str) -> None:
 
 
 @by_grammar
-def test_a_reader_that_is_named_reads_as_the_one_found(name: str) -> None:
+def test_a_named_reader_reads_like_the_detected_one(name: str) -> None:
     found, tok = chosen(name)
     assert found.proof is not None
     named = choose(tok, "", found.proof.reader)
@@ -76,7 +76,7 @@ def test_every_reader_has_a_name_in_the_spec() -> None:
 WRITES_NONE = replace(BY_FAMILY["Hermes"], call="", specials=("<|im_start|>",))
 
 
-def test_calls_that_nobody_reads_are_refused_at_the_start() -> None:
+def test_calls_without_a_reader_are_refused_at_the_start() -> None:
     mute = choose(spoken(WRITES_NONE), "gemma3_text")
     with pytest.raises(JobError) as refused:
         preflight.readable(SIMPLE, mute, "auto")
@@ -109,7 +109,7 @@ def test_a_family_s_calls_pass_the_preflight(name: str) -> None:
 R1 = "DeepSeek R1 distilled"
 
 
-def test_reasoning_that_the_prompt_begins_is_not_an_answer() -> None:
+def test_reasoning_begun_by_the_prompt_is_not_an_answer() -> None:
     reader, tok = chosen(R1)
     prompt = reader.render(ASKED, SIMPLE)
     sampled = tok.encode(f"Twice two.\n</think>\n\nFour.{BY_FAMILY[R1].eos}", add_special_tokens=False)
@@ -120,7 +120,7 @@ def test_reasoning_that_the_prompt_begins_is_not_an_answer() -> None:
 
 
 @pytest.mark.parametrize("name", [R1, "Qwen3.5", "MiniMax M2", "DeepSeek V3.2"])
-def test_a_call_begun_in_open_reasoning_closes_it_first(name: str) -> None:
+def test_a_call_forced_in_open_reasoning_closes_it_first(name: str) -> None:
     reader, tok = chosen(name)
     prompt, forced = reader.render(ASKED, SIMPLE), reader.force("look_up")
     assert forced is not None
@@ -130,7 +130,7 @@ def test_a_call_begun_in_open_reasoning_closes_it_first(name: str) -> None:
     assert reader.parse(forced, prompt, SIMPLE).reasoning is None
 
 
-def test_empty_reasoning_that_a_template_drops_forks_nothing() -> None:
+def test_dropped_empty_reasoning_causes_no_fork() -> None:
     family = replace(BY_FAMILY["Hermes"], think=None, call=BY_FAMILY["Hermes"].call)
     tok = spoken(family)
     last = "{%- if loop.last -%}{{- '<think>\\n\\n</think>\\n\\n' -}}{%- endif -%}"
@@ -150,7 +150,7 @@ def test_empty_reasoning_that_a_template_drops_forks_nothing() -> None:
 
 @pytest.mark.parametrize("content", ["Gold.\n", "Gold.  \n\n", '{"tier":"gold"}'])
 @pytest.mark.parametrize("name", ["Qwen2.5, Qwen3", "gpt-oss", "Qwen3.5", "GLM 4.5"])
-def test_blanks_of_an_answer_fork_nothing_at_the_users_word(name: str, content: str) -> None:
+def test_whitespace_around_an_answer_causes_no_fork(name: str, content: str) -> None:
     reader, tok = chosen(name)
     prompt = reader.render(ASKED, SIMPLE)
     text = {"gpt-oss": f"<|channel|>final<|message|>{content}<|return|>", "GLM 4.5": f"{content}<|user|>"}
@@ -163,8 +163,8 @@ def test_blanks_of_an_answer_fork_nothing_at_the_users_word(name: str, content: 
     assert extended[: len(prompt) + len(sampled)] == [*prompt, *sampled]
 
 
-def test_a_compact_call_forks_nothing_at_the_users_word() -> None:
-    """The template would set a blank after each colon."""
+def test_a_compact_call_causes_no_fork() -> None:
+    """The template would write a space after each colon."""
     reader, tok = chosen("Qwen2.5, Qwen3")
     prompt = reader.render(ASKED, SIMPLE)
     text = '<tool_call>\n{"name":"look_up","arguments":{"key":"brave-otter"}}\n</tool_call><|im_end|>'
@@ -176,7 +176,7 @@ def test_a_compact_call_forks_nothing_at_the_users_word() -> None:
     assert extended[: len(prompt) + len(sampled)] == [*prompt, *sampled]
 
 
-def test_ids_of_calls_are_what_the_template_insists_on() -> None:
+def test_call_ids_have_the_form_that_the_template_needs() -> None:
     conversation = [*ASKED, calling(call(KEY)), RESULT]
     short = CallFormat(ids="short")(conversation)
     identity = short[2]["tool_calls"][0]["id"]
@@ -188,8 +188,8 @@ def test_ids_of_calls_are_what_the_template_insists_on() -> None:
 
 
 @every_grammar
-def test_a_megabyte_of_anything_is_read(name: str) -> None:
-    """A reader that searched again from each tag would not come back in an hour."""
+def test_a_megabyte_of_tags_is_read_in_seconds(name: str) -> None:
+    """A reader that searched again from each tag would take more than an hour."""
     grammar = BY_NAME[name]
     head = (grammar.named or "").replace(TOOL, "look_up")
     tags = (getattr(grammar, "opening", "["), getattr(grammar, "closing", "") or "]", head)
@@ -312,7 +312,7 @@ def test_kinds_of_faults_are_a_bounded_set() -> None:
         ("1.10", {"allOf": [{"description": "a version"}, {"type": "string"}]}, "1.10"),
     ],
 )
-def test_text_is_typed_by_the_tools_schema(text: str, schema: Any, value: Any) -> None:
+def test_argument_text_gets_its_type_from_the_tools_schema(text: str, schema: Any, value: Any) -> None:
     assert values.typed(text, schema) == value
 
 
@@ -338,7 +338,7 @@ def test_a_parameters_type_may_be_defined_elsewhere() -> None:
     assert values.typed("null", found["either"]) is None
 
 
-def test_definitions_that_multiply_are_followed_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nested_definitions_are_followed_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     step = {f"D{at}": {"anyOf": [{"$ref": f"#/$defs/D{at + 1}"}] * 50} for at in range(20)}
     parameters = {"properties": {"at": {"$ref": "#/$defs/D0"}}, "$defs": step}
     looked: list[object] = []
@@ -362,7 +362,7 @@ def test_gemma_may_write_strings_as_json(text: str, expected: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("text", ["key:'x'", "'key':1", 'key:x"y', 'k"ey:1', 'key:"x', "key:it's, b:1"])
-def test_gemmas_words_have_no_quotes(text: str) -> None:
+def test_gemmas_strings_have_no_quotes(text: str) -> None:
     with pytest.raises(ValueError, match=r"quotes|string"):
         values.gemma(text)
 
@@ -373,14 +373,14 @@ def test_python_is_parsed_and_never_run() -> None:
             values.python(text)
 
 
-def test_every_familys_marks_separate_reasoning() -> None:
+def test_every_familys_tags_separate_reasoning() -> None:
     for opening, closing in reasoning.MARKS:
         assert reasoning.split(f"{opening}Hm.{closing}Gold.", "") == ("Hm.", "Gold.")
         assert reasoning.split(f"Hm.{closing}Gold.", f"...{opening}\n") == ("Hm.", "Gold.")
     assert reasoning.split("Gold.", "<think>\n\n</think>\n\n") == (None, "Gold.")
 
 
-def test_grammars_have_names_of_their_own() -> None:
+def test_each_grammar_has_its_own_name() -> None:
     assert len(BY_NAME) == len(GRAMMARS)
 
 

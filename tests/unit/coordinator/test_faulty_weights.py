@@ -1,4 +1,4 @@
-"""From a fault in published weights to the job's condition and back: fleet, weight agent and sync."""
+"""How a fault in published weights reaches the job's condition, and how the condition recovers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from headway_rollout.agent import application
 
 @dataclass
 class Job:
-    """One server under a fleet, and the conditions reported of it."""
+    """A fleet of one server, and the conditions that the job reports."""
 
     server: Server
     fleet: Fleet
@@ -91,7 +91,7 @@ async def test_broken_link_keeps_server_out_of_rotation_until_mended(
         assert job.server.state.version == second.version
 
 
-async def test_a_broken_link_is_healed_by_the_next_full_version(tmp_path: Path) -> None:
+async def test_the_next_full_version_repairs_a_broken_link(tmp_path: Path) -> None:
     first, second = chained(tmp_path, 1, 2)
     async with running(tmp_path) as job:
         await job.fleet.want(first)
@@ -103,7 +103,7 @@ async def test_a_broken_link_is_healed_by_the_next_full_version(tmp_path: Path) 
         await job.until("True", "Synced")
 
 
-async def test_a_damaged_copy_of_a_server_is_nobodys_business(tmp_path: Path) -> None:
+async def test_a_servers_damaged_copy_changes_no_condition(tmp_path: Path) -> None:
     first, second = chained(tmp_path, 1, 2)
     async with running(tmp_path) as job:
         await job.fleet.want(first)

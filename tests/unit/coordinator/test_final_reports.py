@@ -1,4 +1,4 @@
-"""The reports of a training job's end: which are written, and that the status names no other."""
+"""Reports at the end of a training job. The status names only those that were written."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def coordinator(folder: Path, written: list[dict[str, Any]], **fields: Any) -> C
 
 
 def page_of(it: Coordinator) -> str | None:
-    """The page, as it lies in the store."""
+    """The report page from the store, or None if there is none."""
     store = FileStore()
     return store.get(it.layout.page).decode() if it.layout.page in store.list(it.layout.root) else None
 
@@ -42,8 +42,8 @@ async def test_a_job_that_its_preflight_refuses_has_a_page(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("permanent", [True, False])
-async def test_a_fault_of_a_background_task_is_judged_alike(tmp_path: Path, permanent: bool) -> None:
-    """An exhausted budget that fails the job is found there."""
+async def test_a_background_tasks_fault_also_decides_about_the_page(tmp_path: Path, permanent: bool) -> None:
+    """A background task finds that the budget is exhausted, which may fail the job."""
     written, reached = list[dict[str, Any]](), asyncio.Event()
     it = coordinator(tmp_path, written)
 
@@ -66,7 +66,7 @@ async def test_a_fault_of_a_background_task_is_judged_alike(tmp_path: Path, perm
 
 
 def test_a_job_that_is_stopped_has_no_page(tmp_path: Path) -> None:
-    """It goes on later, and its page would be that of half a run."""
+    """The job continues later, so the page would describe only half of a run."""
     it = asyncio.run(flat_job.run(tmp_path, flat_job.config(tmp_path), None, 1))
     assert page_of(it) is None
 

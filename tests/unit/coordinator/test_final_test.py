@@ -1,4 +1,5 @@
-"""The test split: judged once, at the end, the best step against the untrained weights."""
+"""The final test: at the end of the job, the test split is played once with the best and the untrained
+weights."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ ROWS = 24
 
 
 class Graded(Job):
-    """A job whose steps are as good as `skill` says: the share of test rows that a step's weights answer."""
+    """A job in which each step's weights answer the share of rows that `skill` gives for the step."""
 
     def __init__(self, folder: Path, *, beside: bool = True) -> None:
         super().__init__(folder, beside=beside)
@@ -109,7 +110,7 @@ async def test_both_weights_get_the_same_rows_and_seeds(tmp_path: Path) -> None:
 
 
 async def test_episodes_of_the_test_split_can_be_scored_again(tmp_path: Path) -> None:
-    """As the candidate `step-N`, by an evaluation with the same seed and rows."""
+    """An evaluation with the same seed and rows reads them as the candidate `step-N`."""
     job = Graded(tmp_path)
     async with job.coordinator() as (_, learner, running):
         await asyncio.gather(learner.run(), running)
@@ -131,7 +132,7 @@ async def test_episodes_of_the_test_split_can_be_scored_again(tmp_path: Path) ->
     }
 
 
-async def test_a_restart_samples_only_what_lacks(tmp_path: Path) -> None:
+async def test_a_restart_samples_only_missing_groups(tmp_path: Path) -> None:
     job = Graded(tmp_path)
     job.pause = lambda task: 1000.0 if task.group_id == "e-step-2-000003" else 0.0
     async with job.coordinator() as (training, learner, running):
@@ -171,7 +172,7 @@ async def test_failed_row_is_kept_apart_and_retried_only_on_restart(tmp_path: Pa
     assert len(job.tested(0)) == ROWS - 1
 
 
-async def test_final_test_with_no_answers_fails_the_job_for_now(tmp_path: Path) -> None:
+async def test_final_test_without_answers_fails_the_job_retriably(tmp_path: Path) -> None:
     job = Graded(tmp_path)
     job.fails = lambda task: task.purpose is Purpose.EVALUATION
     async with job.coordinator() as (training, learner, running):
@@ -183,7 +184,7 @@ async def test_final_test_with_no_answers_fails_the_job_for_now(tmp_path: Path) 
     assert training.state.tested is None
 
 
-def test_what_is_judged_has_weights_that_are_kept() -> None:
+def test_weights_of_the_tested_steps_are_kept() -> None:
     state = State(reports=[report(step) for step in range(5)])
     state.evaluations = {s: Evaluation(s, v, v, v, 3, 0) for s, v in ((0, 0.1), (2, 0.9), (4, 0.5))}
     assert chosen(state, [0, 2, 4]) == Judged(tuned=2, base=0)
@@ -193,7 +194,7 @@ def test_what_is_judged_has_weights_that_are_kept() -> None:
     assert chosen(state, [0, 4]) == Judged(tuned=4, base=0), "the last step without validation"
 
 
-async def test_tuned_weights_are_judged_alone_without_untrained_ones(tmp_path: Path) -> None:
+async def test_trained_weights_are_tested_alone_if_untrained_are_gone(tmp_path: Path) -> None:
     job = Graded(tmp_path)
     async with job.coordinator() as (training, learner, running):
         await learner.run(steps=1)
@@ -205,7 +206,7 @@ async def test_tuned_weights_are_judged_alone_without_untrained_ones(tmp_path: P
     assert job.tested(0) == []
 
 
-async def test_weights_that_are_not_better_are_judged_once(tmp_path: Path) -> None:
+async def test_untrained_weights_are_tested_once_if_they_are_best(tmp_path: Path) -> None:
     job = Graded(tmp_path)
     job.skill = {0: 0.9, 2: 0.2, 4: 0.2}
     async with job.coordinator() as (training, learner, running):

@@ -1,4 +1,5 @@
-"""The end of a job whose report is written: its optional parts end within what the operator allows."""
+"""The end of a job after its report is written: optional work ends within the time that the operator
+allows."""
 
 from __future__ import annotations
 
@@ -37,13 +38,13 @@ def test_each_tracker_ends_within_what_the_operator_allows() -> None:
     assert bounds.pop("FINISHING_SECONDS") == sum(bounds.values())
 
 
-def test_both_kinds_say_how_much_longer_a_job_may_run() -> None:
+def test_both_kinds_document_the_extra_time_to_end() -> None:
     said = f"report is written has {finishing.FINISHING_SECONDS / 60:g} minutes more to end"
     assert REFERENCE.read_text().count(said) == 2
 
 
 class Hanging:
-    """A call that does not return before the test ends."""
+    """A call that hangs until the test ends."""
 
     def __init__(self) -> None:
         self.begun, self.over = threading.Event(), threading.Event()
@@ -61,7 +62,7 @@ def hanging() -> Iterator[Hanging]:
 
 
 class Ending:
-    """An evaluation that is measured and ends."""
+    """An evaluation that runs to its end."""
 
     def __init__(self, folder: Path) -> None:
         self.one = EvalJob(folder, spec(output={"uri": f"file://{folder}"}))
@@ -71,7 +72,7 @@ class Ending:
 
     @property
     def has_report(self) -> bool:
-        """Whether the operator knows of the report."""
+        """Whether the status names the report, so that the operator knows of it."""
         return bool(self.statuses) and "report" in self.statuses[-1].get("artifacts", {})
 
     async def run(self) -> None:
@@ -83,12 +84,12 @@ class Ending:
 
 
 def errors(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:
-    """The errors of an event."""
+    """The errors that were logged with this event."""
     found = [record for record in caplog.records if record.message == event]
     return [cast(Any, record).fields["error"] for record in found]
 
 
-async def test_a_tracking_server_that_hangs_fails_no_evaluation(
+async def test_a_hanging_tracking_server_fails_no_evaluation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hanging: Hanging, caplog: pytest.LogCaptureFixture
 ) -> None:
     def track(store: object, layout: object, written: object, found: Any) -> None:
@@ -104,10 +105,10 @@ async def test_a_tracking_server_that_hangs_fails_no_evaluation(
     assert errors(caplog, "mlflow-failed") == ["the tracking server did not take everything within 0.2 s"]
 
 
-async def test_the_operator_learns_of_the_report_before_mlflow(
+async def test_the_status_names_the_report_before_mlflow_is_called(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hanging: Hanging
 ) -> None:
-    """It allows the job to end after its deadline only from then on."""
+    """Only once it knows of the report does the operator let the job end after its deadline."""
     monkeypatch.setattr(coordinators.results, "track", hanging)
     job = Ending(tmp_path)
     running = asyncio.create_task(job.run())
@@ -138,7 +139,7 @@ async def test_a_call_in_time_gives_its_result_or_its_error() -> None:
         await within(20, divmod, 7, 0)
 
 
-async def test_a_call_that_was_left_keeps_no_process(hanging: Hanging) -> None:
+async def test_an_abandoned_call_does_not_keep_the_process_alive(hanging: Hanging) -> None:
     with pytest.raises(TimeoutError):
         await within(SHORT, hanging)
     [thread] = [each for each in threading.enumerate() if each.name == "left-call"]
@@ -148,7 +149,7 @@ async def test_a_call_that_was_left_keeps_no_process(hanging: Hanging) -> None:
 
 
 class Noted(Publisher):
-    """Notes what is logged to each candidate's run."""
+    """A publisher that records what it logs to each candidate's run."""
 
     def __init__(self, content: Content) -> None:
         super().__init__("http://mlflow", "e", FileStore(), Layout("file:///", "ns", "job", "uid"), content)
@@ -165,7 +166,7 @@ class Noted(Publisher):
 
 
 def test_metrics_of_all_candidates_precede_the_traces(caplog: pytest.LogCaptureFixture) -> None:
-    """A slow server takes the traces of some candidates only, and every candidate's metrics."""
+    """So a slow server gets every candidate's metrics, even if it takes the traces of only some."""
     names = ("base", "refused", "tuned")
     report = {
         "candidates": [{"name": name, "tries": 1} for name in names] + [{"name": "lost", "tries": 0}],

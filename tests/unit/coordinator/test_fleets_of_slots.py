@@ -1,4 +1,4 @@
-"""Several fleets over the same servers, a slot each. The weight agent's HTTP is the real one."""
+"""Several fleets share the same servers, with one slot each. The weight agent's HTTP API is the real one."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from headway_rollout.weights.updater import NOTHING
 
 
 class Agent:
-    """Takes what it is asked to take, in two slots at most."""
+    """A scripted weight agent that takes any weights, in at most two slots."""
 
     def __init__(self) -> None:
         self.slots: dict[str, WeightsState] = {}
         self.bad: set[str] = set()
         self.unreachable = False
-        """Whether the artifact store is."""
+        """Whether the artifact store is unreachable."""
 
     def state(self, slot: str) -> WeightsState:
         return self.slots.get(slot, NOTHING)
@@ -70,7 +70,7 @@ class Agent:
 
 
 class Rig:
-    """One server, and fleets over it."""
+    """One server, and the fleets that use it."""
 
     def __init__(self, http: aiohttp.ClientSession, vllm: Scripted, agent: Agent, url: str) -> None:
         self.engine = vllm
@@ -88,7 +88,7 @@ class Rig:
         return found
 
     def asked(self, what: str) -> set[str]:
-        """The values of this field in the requests for tokens."""
+        """Values of this field in all requests for tokens."""
         return {body[what] for _, body in self.engine.asked}
 
     async def stop(self) -> None:
@@ -142,8 +142,8 @@ async def test_base_model_samples_have_the_version_of_its_manifest() -> None:
         assert rig.asked("model") == {"base"}
 
 
-def test_full_weights_are_only_those_that_the_server_names() -> None:
-    """Full weights share the base model's name, and may be replaced during a request."""
+def test_full_weights_need_the_version_that_the_server_names() -> None:
+    """Full weights have the base model's name, and may be replaced during a request."""
     content = [{"token_id": 4, "logprob": -0.5}]
     spans = [{"version": "default", "start": 0, "end": 1}]
     choice = {"finish_reason": "stop", "token_ids": [4], "logprobs": {"content": content}}
@@ -221,7 +221,7 @@ WRONG = Failure(Reason.VERIFICATION_FAILED, "canary off")
         ([UNREACHABLE], 3601, 0, "UpdateFailed"),
     ],
 )
-def test_servers_without_the_weights_are_given_up(
+def test_a_candidate_fails_if_servers_never_hold_its_weights(
     failures: list[Failure], seconds: float, beside: float, reason: str | None
 ) -> None:
     fault = proving.refusal("spec.candidates[c].model.base", failures, seconds, beside, 3600)
@@ -234,7 +234,7 @@ def test_servers_without_the_weights_are_given_up(
 async def test_weights_deleted_before_servers_had_them_are_missing(
     monkeypatch: pytest.MonkeyPatch, stored: bool
 ) -> None:
-    """The servers only say that they cannot load them."""
+    """The servers report only that they cannot load the weights."""
     monkeypatch.setattr(proving, "REFUSED_SECONDS", 0.0)
     monkeypatch.setattr(proving, "LOOK_SECONDS", 0.01)
     missing = CandidateError("CheckpointMissing", "it was deleted", "spec.candidates[base].checkpoint")
@@ -258,8 +258,8 @@ async def test_weights_deleted_before_servers_had_them_are_missing(
     assert units.state.candidates["base"].reason == ("VerificationFailed" if stored else "CheckpointMissing")
 
 
-async def test_time_before_another_was_served_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store has come back, and this candidate's next load has not begun yet."""
+async def test_time_before_another_candidate_loaded_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store is available again, but this candidate's next load has not begun yet."""
     monkeypatch.setattr(proving, "BESIDE_SECONDS", 0.3)
     monkeypatch.setattr(proving, "LOOK_SECONDS", 0.01)
     async with a_rig() as rig:

@@ -1,4 +1,4 @@
-"""What a process has loaded is left out of later collections of garbage."""
+"""Objects that a process loads at its start are left out of later garbage collections."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ print(gc.get_freeze_count() > 1000, len(gc.get_objects()) < 1000)
 """
 
 
-def test_what_is_loaded_is_never_looked_at_again() -> None:
-    """In a process of its own, because this one has tests to run."""
+def test_garbage_collection_skips_objects_loaded_at_the_start() -> None:
+    """The check runs in a subprocess, because freezing objects would affect the other tests of this
+    process."""
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "True"]

@@ -1,4 +1,4 @@
-"""What an evaluation's preflight refuses of a gate: tasks, costs and tools that nothing would report."""
+"""An evaluation's preflight refuses a gate on a task, a cost or a tool that no measure would report."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KINDS = [{"prompt": "a", "kind": "refund"}, {"prompt": "b", "kind": "order"}, {"
 
 
 def gated(folder: Path, column: str | None = "kind", **gate: Any) -> EvalRunner:
-    """The preflight of a job with a gate, that measures on the first two of three rows."""
+    """The preflight of a job with a gate. The job measures the first two of three rows."""
     (folder / "t.json").write_text(json.dumps(KINDS))
     return EvalRunner(
         spec(
@@ -73,7 +73,7 @@ def test_a_gate_on_a_task_of_the_rows_needs_their_column(tmp_path: Path) -> None
     "gate",
     [{}, {"task": "order"}, {"task": "sums", "noWorse": [{"metric": "success", "task": "all"}]}],
 )
-def test_a_gate_on_what_is_measured_is_taken(tmp_path: Path, gate: dict[str, Any]) -> None:
+def test_a_gate_on_a_measured_task_is_accepted(tmp_path: Path, gate: dict[str, Any]) -> None:
     assert len(gated(tmp_path, **gate).rows(FileStore())) == 2
 
 
@@ -109,7 +109,7 @@ def job(**gate: Any) -> EvalConfig:
 
 
 def priced(models: dict[str, Any] | None = None, **prices: str) -> DatedPrices:
-    """A price book of one entry, today."""
+    """Today's prices of a book with one entry."""
     entry = {"since": "2026-01-01", "prices": prices, "models": models or {}}
     return PriceBook.model_validate({"name": "own", "entries": [entry]}).of("").on(TODAY)
 
@@ -183,7 +183,7 @@ def test_a_gate_on_no_cost_needs_no_prices() -> None:
 
 
 def first(*tools: str) -> ResetReply:
-    """How the environment begins a row, with these tools."""
+    """An environment's answer to a reset that offers these tools."""
     return ResetReply(messages=[], tools=[{"type": "function", "function": {"name": each}} for each in tools])
 
 
@@ -198,7 +198,7 @@ def first(*tools: str) -> ResetReply:
         ),
     ],
 )
-def test_a_gate_on_a_tool_that_is_not_there_is_refused(gate: dict[str, Any], field: str, name: str) -> None:
+def test_a_gate_on_a_tool_that_is_not_offered_is_refused(gate: dict[str, Any], field: str, name: str) -> None:
     with pytest.raises(JobError) as caught:
         gate_checks.check_tools(job(candidate="tuned", **gate).spec, first("search", "open"))
     termination = caught.value.termination
@@ -216,12 +216,12 @@ def test_a_gate_on_a_tool_that_is_not_there_is_refused(gate: dict[str, Any], fie
     ],
     ids=["a tool's name in a measure", "a suite's tool", "a stored run", "an agent with its own loop"],
 )
-def test_a_gate_on_a_tool_that_may_be_there_is_taken(gate: dict[str, Any], changes: dict[str, Any]) -> None:
+def test_a_gate_on_a_possibly_offered_tool_is_accepted(gate: dict[str, Any], changes: dict[str, Any]) -> None:
     of = spec(candidates=CANDIDATES, suites=SUITES, gate={"mustBeat": "base"} | gate, **changes)
     assert gate_checks.check_tools(of, first("look.up")) == "the gate's metrics can be reported"
 
 
-def test_the_check_of_tools_is_a_check_of_the_preflight() -> None:
+def test_the_preflight_runs_the_check_of_tools() -> None:
     runner = EvalRunner(
         job(candidate="tuned", metric="tool_calls_x", mustBeat="base").spec, lambda report: None
     )

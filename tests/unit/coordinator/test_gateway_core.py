@@ -42,7 +42,7 @@ def a_session() -> Session:
 
 
 def sent(messages: Sequence[Message]) -> list[Message]:
-    """As they arrive: objects of their own every time."""
+    """The messages as they arrive over HTTP: new objects every time."""
     return list(json.loads(json.dumps(list(messages))))
 
 
@@ -56,7 +56,7 @@ async def test_episode_size_grows_linearly_with_its_messages(tok: Any) -> None:
     for number in range(60):
         completion = await core.chat(session, Ask(sent(messages), list(PROBE_TOOLS)))
         messages += [completion.message, result(f"call-{number}-0", "word " * 50)]
-        # Each token, message and word of the episode that is kept twice is written twice.
+        # Pickle writes anything that the session keeps twice twice, so the size shows it.
         sizes[number] = len(pickle.dumps(session))
     assert session.forks == 0
     assert sizes[59] - sizes[39] < 1.1 * (sizes[39] - sizes[19])
@@ -68,18 +68,18 @@ async def test_episode_size_grows_linearly_with_its_messages(tok: Any) -> None:
     assert session.recorded_turns[-1].messages == messages[:-1]
 
 
-async def test_client_holding_the_older_of_two_samples_continues_it(tok: Any) -> None:
+async def test_a_client_may_continue_the_older_of_two_samples(tok: Any) -> None:
     core, model = gateway(tok, f"<think>one</think>{CALL}", f"<think>two</think>{CALL}", ANSWER)
     session = a_session()
     samples = [await core.chat(session, Ask(sent([USER]), PROBE_TOOLS)) for _ in range(2)]
     assert samples[0].message["content"] == samples[1].message["content"]
     for which, call in ((0, "call-0-0"), (1, "call-1-0")):
         message = {key: value for key, value in samples[which].message.items() if key != "reasoning_content"}
-        # Whatever the ids of the tool's answer say, the calls are the client's.
+        # The message with the call decides which sample is continued, whatever id the tool's result has.
         await core.chat(session, Ask(sent([USER, message, result(call)]), PROBE_TOOLS))
         ours = model.spoken["e"][which]
         assert model.requests[-1].prompt[: len(ours.prompt + ours.sampled)] == ours.prompt + ours.sampled
-    assert session.forks == 1  # the second sample, whose prompt goes on from nothing
+    assert session.forks == 1  # the second sample, whose prompt continues no recorded turn
     assert len(linearize(session.graph)) == 2
 
 
@@ -102,7 +102,7 @@ async def test_sample_without_calls_is_found_by_reasoning_else_newest(
 
 
 WORDS = st.lists(st.sampled_from("ab"), min_size=1, max_size=5)
-"""So few that conversations continue each other by chance too."""
+"""Few distinct words, so that conversations also continue each other by chance."""
 
 
 @given(turns=st.lists(st.tuples(WORDS, st.sampled_from("ab"), st.booleans()), max_size=8), asked=WORDS)
@@ -154,7 +154,7 @@ class Watched:
         return self._inner.render(messages, tools)
 
 
-async def test_a_long_conversation_is_rendered_while_other_turns_go_on(tok: Any) -> None:
+async def test_other_turns_continue_while_a_long_one_is_rendered(tok: Any) -> None:
     watched, session = Watched(choose(tok, "qwen3")), a_session()
     core = Gateway(watched, ScriptedModel(tok, [ANSWER]), 100_000, 5.0)
     long = asyncio.create_task(core.chat(session, Ask([{"role": "user", "content": "word " * 5000}])))
@@ -171,7 +171,7 @@ async def test_a_long_conversation_is_rendered_while_other_turns_go_on(tok: Any)
     assert len(linearize(session.graph)) == 2
 
 
-async def test_what_cannot_fit_is_refused_before_it_is_rendered(tok: Any) -> None:
+async def test_a_request_beyond_the_context_is_not_rendered(tok: Any) -> None:
     watched, session = Watched(choose(tok, "qwen3")), a_session()
     core = Gateway(watched, ScriptedModel(tok, [ANSWER]), 100, 5.0)
     for role in ("user", "tool"):
@@ -183,9 +183,7 @@ async def test_what_cannot_fit_is_refused_before_it_is_rendered(tok: Any) -> Non
 
 
 @pytest.mark.parametrize(("reasoning", "rows"), [("", 1), ("<think>\nHm.\n</think>\n\n", 4)])
-async def test_a_user_message_makes_a_row_where_it_drops_reasoning(
-    tok: Any, reasoning: str, rows: int
-) -> None:
+async def test_a_user_message_that_drops_reasoning_begins_a_row(tok: Any, reasoning: str, rows: int) -> None:
     core, _ = gateway(tok, f"{reasoning}{ANSWER}")
     session, messages = a_session(), [USER]
     for _ in range(4):

@@ -1,6 +1,6 @@
-"""The gateway against requests that are bent at random: no answer of 5xx, no hang, and no broken record.
+"""The gateway answers randomly mutated requests without a 5xx, a hang or a broken record.
 
-A failure names the seed: HOSTILE_SEED=n repeats it, HOSTILE_CASES=n bends more.
+A failure prints its seed. HOSTILE_SEED=n repeats it, and HOSTILE_CASES=n mutates more requests.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ CASES = int(os.environ.get("HOSTILE_CASES", "150"))
 MAX_MEMORY = 64 * 1024 * 1024
 SIZE = 1024 * 1024
 HEAVY = 0.02
-"""Share of the requests that are large all through."""
+"""Share of the requests in which every part is large."""
 NOT_OURS = {"Content-Encoding", "Expect"}
-"""Headers that aiohttp refuses by itself, in its own words."""
+"""Headers that aiohttp refuses with a message of its own."""
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +40,10 @@ def tok(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.parametrize("path", GOOD)
-async def test_no_request_is_answered_with_a_fault_of_ours(
+async def test_no_mutated_request_causes_a_5xx_or_a_broken_record(
     tok: Any, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A deflated body that breaks off never ends, for aiohttp: the deadline ends it.
+    # To aiohttp, a deflated body that breaks off never ends, so only a deadline ends it.
     monkeypatch.setattr(contents, "BODY_SECONDS", 1.0)
     monkeypatch.setattr(bodies, "CALL_SECONDS", 1.0)
     chance = random.Random(f"{SEED}/{path}")
@@ -80,7 +80,7 @@ async def test_no_request_is_answered_with_a_fault_of_ours(
 
 
 @pytest.mark.parametrize("path", GOOD)
-async def test_requests_are_good_before_they_are_bent(tok: Any, path: str) -> None:
+async def test_requests_are_valid_before_they_are_mutated(tok: Any, path: str) -> None:
     async with rig(tok, context=4000) as r, r.server.open(a_rollout(EPISODE), r.backend) as r.rollout:
         if path == "/update-reward":
             await r.post("/complete-rollout", GOOD["/complete-rollout"])
@@ -89,14 +89,14 @@ async def test_requests_are_good_before_they_are_bent(tok: Any, path: str) -> No
 
 
 @pytest.mark.parametrize("path", HELD)
-async def test_requests_with_a_schema_are_good_before_they_are_bent(tok: Any, path: str) -> None:
+async def test_requests_with_a_schema_are_valid_before_mutation(tok: Any, path: str) -> None:
     async with rig(tok, context=4000) as r, r.server.open(a_rollout(EPISODE), r.backend) as r.rollout:
         status, answer = await r.post(path, held(path))
         assert status == 200, answer
 
 
 @pytest.mark.parametrize("path", CROWDED)
-async def test_more_names_than_a_record_has_room_for(tok: Any, path: str) -> None:
+async def test_a_record_keeps_a_bounded_number_of_ignored_names(tok: Any, path: str) -> None:
     asked = GOOD[path] | CROWDED[path]
     async with (
         rig(tok, context=4000) as r,
@@ -109,7 +109,7 @@ async def test_more_names_than_a_record_has_room_for(tok: Any, path: str) -> Non
 
 @pytest.mark.parametrize("path", CROWDS)
 async def test_a_conversation_of_many_values_is_answered(tok: Any, path: str) -> None:
-    """Each of them is as it should be, and too long at most."""
+    """Each conversation is valid, but may be longer than the context."""
     field = "input" if path == "/v1/responses" else "messages"
     async with rig(tok, context=4000) as r:
         await r.chat()

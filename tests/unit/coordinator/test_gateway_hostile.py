@@ -1,4 +1,4 @@
-"""The gateway against anyone who can reach its port: what is refused before it costs much, and how."""
+"""The gateway against anyone who can reach its port. It refuses hostile requests before they cost much."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def tok(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @asynccontextmanager
 async def listening(tok: Any, context: int = 1000) -> AsyncIterator[Rig]:
-    """The gateway as the coordinator serves it."""
+    """The gateway, served as the coordinator serves it."""
     async with AsyncExitStack() as stack:
         model = ScriptedModel(tok, [ANSWER])
         backend = Backend(
@@ -74,7 +74,7 @@ async def listening(tok: Any, context: int = 1000) -> AsyncIterator[Rig]:
 
 
 async def answer_to(r: Rig, head: str, body: bytes = b"") -> tuple[int, dict[str, Any]]:
-    """What the gateway answers to bytes: it has to by itself, for nothing more comes."""
+    """The gateway's answer to these bytes. It must answer without waiting, because nothing more is sent."""
     host, port = r.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(head.encode() + b"\r\nHost: gateway\r\n\r\n" + body)
@@ -109,7 +109,7 @@ async def test_a_client_without_a_token_may_send_64_kib(tok: Any, path: str) -> 
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_body_that_does_not_come_is_answered(
+async def test_a_body_that_does_not_arrive_is_answered(
     tok: Any, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(contents, "BODY_SECONDS", 0.3)
@@ -121,7 +121,7 @@ async def test_a_body_that_does_not_come_is_answered(
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /v1/models HTTP/1.1\r\nX: "])
-async def test_a_head_that_does_not_come_ends_its_connection(
+async def test_a_head_that_does_not_arrive_ends_its_connection(
     tok: Any, sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wire, "HEAD_SECONDS", 0.3)
@@ -168,13 +168,13 @@ uvloop.run(main())
 
 
 async def a_call(url: str) -> int:
-    """The status of a request on a connection of its own."""
+    """The HTTP status of a request on a new connection."""
     async with asyncio.timeout(20), aiohttp.ClientSession() as http, http.get(url) as answer:
         return answer.status
 
 
 async def test_300_half_requests_do_not_reset_other_connections() -> None:
-    """By a server of its own process, whose hard limit leaves it no more."""
+    """The server is a subprocess whose hard limit of descriptors leaves no room for more connections."""
     support = str(Path(__file__).parents[2] / "support")
     path = os.pathsep.join([support, *filter(None, sys.path)])
     process = await asyncio.create_subprocess_exec(
@@ -226,7 +226,7 @@ def test_the_soft_limit_of_descriptors_is_raised() -> None:
     ],
     ids=["many", "messages", "tools", "parts", "calls", "deep", "long"],
 )
-async def test_a_body_of_many_mistakes_is_refused_briefly(tok: Any, body: bytes) -> None:
+async def test_a_body_of_many_mistakes_gets_a_short_refusal(tok: Any, body: bytes) -> None:
     packed = gzip.compress(body)
     async with rig(tok) as r:
         with flat(MAX_MEMORY):
@@ -250,10 +250,10 @@ LONG = {
 
 
 @pytest.mark.parametrize("name", LONG)
-async def test_a_conversation_far_too_long_is_not_rendered(tok: Any, name: str) -> None:
+async def test_a_conversation_far_beyond_the_context_is_not_rendered(tok: Any, name: str) -> None:
     async with rig(tok) as r:
         body = json.dumps({"messages": LONG[name]}, ensure_ascii=False).encode()
-        # Copies of the text, the client's included, and no tokens of it.
+        # Memory for copies of the text, including the client's, but not for its tokens.
         with flat(MAX_MEMORY + 8 * len(body)):
             async with r.http.post(r.base + "/v1/chat/completions", data=body) as answer:
                 found = await answer.json()
@@ -262,7 +262,7 @@ async def test_a_conversation_far_too_long_is_not_rendered(tok: Any, name: str) 
         assert r.model.requests == []
 
 
-async def test_tools_that_are_far_too_long_are_counted(tok: Any) -> None:
+async def test_tools_far_beyond_the_context_are_counted_and_refused(tok: Any) -> None:
     functions = [{"name": f"f{n}", "description": "word " * 10_000} for n in range(100)]
     tools = [{"type": "function", "function": function} for function in functions]
     async with rig(tok) as r:
@@ -270,8 +270,8 @@ async def test_tools_that_are_far_too_long_are_counted(tok: Any) -> None:
         assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
 
 
-async def test_a_conversation_that_fits_is_rendered_for_any_bytes(tok: Any) -> None:
-    """Beyond four bytes a token it is counted, and found to fit."""
+async def test_a_conversation_of_long_tokens_that_fits_is_rendered(tok: Any) -> None:
+    """A text of more than four bytes a token of context is counted first, and this one fits."""
     text = "<|im_start|>" * 120  # one token each
     assert len(text) > 4 * 200
     async with rig(tok, context=200) as r:
@@ -279,7 +279,7 @@ async def test_a_conversation_that_fits_is_rendered_for_any_bytes(tok: Any) -> N
         assert status == 200
 
 
-async def test_one_long_conversation_is_counted_at_a_time(tok: Any) -> None:
+async def test_long_conversations_are_counted_one_at_a_time(tok: Any) -> None:
     class Counting:
         def __init__(self, inner: Any) -> None:
             self.inner, self.now, self.peak = inner, 0, 0
@@ -304,7 +304,9 @@ async def test_one_long_conversation_is_counted_at_a_time(tok: Any) -> None:
     assert counting.peak == 1
 
 
-async def test_what_is_not_served_does_not_say_the_token(tok: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_answer_to_an_unknown_path_hides_the_token(
+    tok: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     async with listening(tok) as r:
         for path in ("/v1/embeddings", f"/{'a' * 100}"):
             status, answer = await r.post(path, {})
@@ -357,7 +359,7 @@ async def test_an_edit_in_the_middle_of_a_history_is_a_fork(tok: Any) -> None:
         assert (session.forks, len(linearize(session.graph))) == (1, 2)
 
 
-async def test_an_edit_that_the_tools_follow_is_counted_too(tok: Any) -> None:
+async def test_an_edit_together_with_new_tools_counts_as_a_fork(tok: Any) -> None:
     async with rig(tok, ANSWER) as r:
         _, first = await r.chat(USER)
         await r.chat(USER, first["choices"][0]["message"], OTHER)
@@ -366,7 +368,7 @@ async def test_an_edit_that_the_tools_follow_is_counted_too(tok: Any) -> None:
 
 
 async def test_an_answer_that_is_left_unread_was_not_delivered(tok: Any) -> None:
-    """It asks again, without a word on retries, and gets the same sample."""
+    """The client sends the request again, without a retry header, and gets the same sample."""
     async with listening(tok) as r:
         session = r.rollout.session
         sent = socket.create_connection(("127.0.0.1", int(r.url.rpartition(":")[2])))
@@ -374,7 +376,7 @@ async def test_an_answer_that_is_left_unread_was_not_delivered(tok: Any) -> None
         head = f"POST /e/{r.rollout.token}/v1/chat/completions HTTP/1.1\r\nContent-Length: {len(body)}"
         await asyncio.to_thread(sent.sendall, head.encode() + b"\r\nHost: g\r\n\r\n" + body)
         await until(lambda: session.taken == 1 and r.rollout.calls == 0)
-        await asyncio.to_thread(select.select, [sent], [], [], 20)  # the answer lies there, unread
+        await asyncio.to_thread(select.select, [sent], [], [], 20)  # the answer has arrived and stays unread
         sent.close()
         await until(lambda: session.taken == 0)
         assert linearize(session.graph, session.unseen) == []
@@ -394,7 +396,7 @@ async def test_an_answer_that_was_read_stays_delivered(tok: Any) -> None:
         assert (session.taken, len(session.turns)) == (2, 2)
 
 
-async def test_a_turn_that_a_client_goes_on_from_was_read_after_all(tok: Any) -> None:
+async def test_a_turn_that_a_client_continues_counts_as_delivered(tok: Any) -> None:
     async with rig(tok, ANSWER) as r:
         _, first = await r.chat(USER)
         session = r.rollout.session

@@ -32,7 +32,7 @@ async def test_a_conversation_is_one_row_of_exactly_what_was_sampled(tok: Any) -
         message = first["choices"][0]["message"]
         [call] = message["tool_calls"]
         result = {"role": "tool", "tool_call_id": call["id"], "content": [{"type": "text", "text": "gold"}]}
-        # As clients echo it: null content, arguments written again, fields of their own.
+        # Clients return the message with null content, arguments encoded again, and fields of their own.
         echo = {"role": "assistant", "content": None, "tool_calls": message["tool_calls"], "refusal": None}
         status, second = await r.chat(USER, echo, result, tools=TOOLS)
         assert second["choices"][0]["message"]["content"] == "It is gold."
@@ -51,7 +51,8 @@ async def test_a_conversation_is_one_row_of_exactly_what_was_sampled(tok: Any) -
 
 
 async def test_history_with_the_same_tokens_is_not_a_fork(tok: Any) -> None:
-    """Qwen's template is asked again at every word of the user, since it may drop earlier reasoning."""
+    """The gateway renders Qwen's template again at each user message, because it may drop earlier
+    reasoning."""
     async with rig(tok) as r:
         _, first = await r.chat(USER)
         await r.chat(USER, first["choices"][0]["message"], USER)
@@ -68,10 +69,10 @@ async def test_a_history_that_drifted_forks_and_is_counted(tok: Any) -> None:
 
 
 @pytest.mark.parametrize("where", ["path", "header", "bearer"])
-async def test_the_token_in_the_path_in_the_id_or_as_a_bearer(tok: Any, where: str) -> None:
+async def test_the_token_may_be_in_the_path_the_id_or_a_bearer(tok: Any, where: str) -> None:
     async with rig(tok) as r:
         base = r.base if where == "path" else r.url
-        # A client of AWS signs a token of its own, which means nothing here.
+        # AWS clients sign requests with a token of their own, which the gateway ignores.
         bearer = r.rollout.token if where == "bearer" else "its own"
         headers = {"Authorization": f"Bearer {bearer}"}
         if where == "header":
@@ -108,7 +109,7 @@ async def test_a_wrong_or_missing_token_is_refused(
 
 
 async def test_agent_with_a_fixed_base_url_is_known_by_its_rollout_id(tok: Any) -> None:
-    """SageMaker's SDK completes by the body alone."""
+    """SageMaker's SDK names the rollout only in the body."""
     async with rig(tok) as r:
         await r.chat()
         name = {"JobArn": ARN, "TrajectoryId": r.rollout.rollout_id}
@@ -158,7 +159,7 @@ async def test_a_body_that_is_not_an_object_is_refused(tok: Any, path: str, body
         assert (await answer.json())["error"]["param"] == "body"
 
 
-async def test_what_is_not_served_says_what_is(tok: Any) -> None:
+async def test_an_unknown_path_lists_the_served_ones(tok: Any) -> None:
     async with rig(tok) as r:
         status, answer = await r.post("/v1/embeddings", {})
         assert status == 404
@@ -186,7 +187,7 @@ async def test_a_model_says_how_long_its_context_is(tok: Any, name: str) -> None
             assert [model["max_model_len"] for model in (await answer.json())["data"]] == [1234]
 
 
-async def test_a_model_of_unknown_context_says_nothing_of_it(tok: Any) -> None:
+async def test_a_model_of_unknown_context_lists_no_length(tok: Any) -> None:
     async with rig(tok) as r:
         unknown = replace(r.backend, context_length=None)
         async with (
@@ -233,7 +234,7 @@ async def test_a_lost_tool_call_is_a_fault_of_the_platform(tok: Any) -> None:
         assert r.rollout.fault == "the sandbox died"
 
 
-async def test_running_into_a_limit_is_remembered(tok: Any) -> None:
+async def test_reaching_a_limit_is_recorded(tok: Any) -> None:
     async with rig(tok, context=60) as r:
         assert (await r.chat())[0] == 200
         long = {"role": "user", "content": "word " * 100}
@@ -244,7 +245,7 @@ async def test_running_into_a_limit_is_remembered(tok: Any) -> None:
         assert r.rollout.truncated is None
 
 
-async def test_call_against_tool_choice_is_text_and_keeps_the_history(tok: Any) -> None:
+async def test_a_call_against_tool_choice_is_text_and_forks_nothing(tok: Any) -> None:
     async with rig(tok, CALL) as r:
         _, first = await r.chat(tools=TOOLS)
         message = first["choices"][0]["message"]
@@ -259,7 +260,7 @@ async def test_call_against_tool_choice_is_text_and_keeps_the_history(tok: Any) 
     assert len(linearize(r.rollout.session.graph)) == 1
 
 
-async def test_forced_calls_are_given_and_not_trained(tok: Any) -> None:
+async def test_forced_call_tokens_are_not_trained(tok: Any) -> None:
     async with rig(tok, ' {"key": "x"}}\n</tool_call><|im_end|>') as r:
         choice = {"type": "function", "function": {"name": "look_up"}}
         status, answer = await r.chat(USER, tools=TOOLS, tool_choice=choice)
@@ -273,7 +274,7 @@ async def test_forced_calls_are_given_and_not_trained(tok: Any) -> None:
 
 
 async def test_half_a_character_is_refused_wherever_it_is(tok: Any) -> None:
-    """JSON can spell it, and no record could hold it."""
+    """JSON can spell half of a surrogate pair, which no record can hold."""
     async with rig(tok) as r:
         await r.chat()
         for path, field in [
@@ -303,14 +304,14 @@ async def test_a_bug_of_ours_is_not_the_agents_fault(tok: Any) -> None:
 
 
 @pytest.mark.parametrize(("own", "cut"), [(2, False), (64, True), (1000, True), (None, True)])
-async def test_a_bound_of_the_agents_own_cuts_nothing_off(tok: Any, own: int | None, cut: bool) -> None:
+async def test_a_clients_own_max_tokens_is_no_truncation(tok: Any, own: int | None, cut: bool) -> None:
     async with rig(tok, "word " * 200) as r:
         _, answer = await r.chat(max_tokens=own)
         assert answer["choices"][0]["finish_reason"] == "length"
         assert (r.rollout.truncated is not None) is cut
 
 
-async def test_a_call_that_is_refused_takes_no_address(tok: Any) -> None:
+async def test_a_refused_request_does_not_claim_the_address(tok: Any) -> None:
     async with rig(tok) as r:
         former = r.base
         assert r.server.renew(r.rollout)
@@ -335,7 +336,7 @@ async def test_a_call_that_is_refused_takes_no_address(tok: Any) -> None:
     ],
     ids=str,
 )
-async def test_the_answer_is_typed_for_any_bytes_in_headers(
+async def test_any_bytes_in_headers_get_a_typed_answer(
     tok: Any, header: dict[bytes, bytes], status: int, param: str | None
 ) -> None:
     document = json.dumps({"messages": [USER]}).encode()
@@ -351,7 +352,7 @@ async def test_the_answer_is_typed_for_any_bytes_in_headers(
     assert json.loads(answer).get("error", {}).get("param") == param
 
 
-async def test_a_fault_of_the_gateways_own_is_typed_too(tok: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fault_of_the_gateway_itself_is_typed_too(tok: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> Any:
         raise RuntimeError("oops")
 
@@ -363,7 +364,7 @@ async def test_a_fault_of_the_gateways_own_is_typed_too(tok: Any, monkeypatch: p
 
 
 @pytest.mark.parametrize("body", [{}, {"status": "failed"}, {"Status": None}])
-async def test_an_end_without_a_status_is_refused(tok: Any, body: dict[str, Any]) -> None:
+async def test_a_completion_without_a_status_is_refused(tok: Any, body: dict[str, Any]) -> None:
     async with rig(tok) as r:
         await r.chat()
         status, answer = await r.post("/complete-rollout", body)

@@ -1,4 +1,4 @@
-"""Turns over HTTP: sampled once, delivered or not, pushed back, and whose fault it is when they fail."""
+"""Turns over HTTP: sampling each once, delivery, back-pressure, and who is at fault when one fails."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ async def test_a_turn_whose_client_left_is_sampled_once(tok: Any) -> None:
         status, answer = await again
         assert (status, answer["choices"][0]["message"]["content"]) == (200, "It is gold.")
         assert len(r.model.requests) == 1
-        # It was delivered now: the same request is a wish for another sample, unless the client retries.
+        # Now the turn was delivered, so the same request asks for another sample, unless the client marks it
+        # a retry.
         await r.chat()
         assert len(r.model.requests) == 2
         await r.post("/v1/chat/completions", {"messages": [USER]}, headers={"X-Stainless-Retry-Count": "1"})
@@ -45,7 +46,7 @@ async def test_a_turn_whose_client_left_is_sampled_once(tok: Any) -> None:
     assert len(r.rollout.session.turns) == 2
 
 
-async def test_two_clients_that_ask_alike_get_a_sample_each(tok: Any) -> None:
+async def test_two_clients_with_equal_requests_get_a_sample_each(tok: Any) -> None:
     async with rig(tok) as r:
         r.model.gate.clear()
         both = [asyncio.create_task(r.chat()) for _ in range(2)]
@@ -81,7 +82,7 @@ async def test_failed_turn_is_sampled_again_and_not_the_agents_fault(tok: Any) -
         assert r.rollout.fault is None
 
 
-async def test_servers_that_are_full_push_back(tok: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_full_servers_answer_429(tok: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "QUEUE_SECONDS", 0.05)
     async with rig(tok, limit=1) as r:
         r.model.gate.clear()
@@ -99,7 +100,7 @@ async def test_servers_that_are_full_push_back(tok: Any, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("alike", [False, True])
-async def test_an_agent_that_runs_wild_is_bounded(tok: Any, alike: bool) -> None:
+async def test_an_agents_concurrent_requests_are_bounded(tok: Any, alike: bool) -> None:
     async with rig(tok, limit=100) as r:
         r.model.gate.clear()
         many = [
@@ -128,7 +129,7 @@ async def test_the_end_of_an_episode_ends_its_turns(tok: Any) -> None:
         assert other.status is Status.PENDING
         body = {"messages": [USER]}
         async with r.http.post(r.base + "/v1/chat/completions", json=body) as answered:
-            # OpenAI's clients send a conflict again unless this header forbids it.
+            # OpenAI's clients retry a 409 unless this header forbids it.
             assert (answered.status, answered.headers["X-Should-Retry"]) == (409, "false")
 
 
@@ -143,7 +144,7 @@ async def test_episode_end_ends_identical_turns_in_flight(tok: Any) -> None:
 
 
 async def gone(r: Rig, arrived: Callable[[], bool] | None = None, path: str = "/v1/chat/completions") -> None:
-    """A client that does not wait for its answer: it leaves when what it asked for is under way."""
+    """A client sends a request, and leaves without an answer once the turn or call has begun."""
     before = len(r.model.requests)
     asked = asyncio.create_task(r.post(path, {"messages": [USER]}))
     await until(arrived or (lambda: len(r.model.requests) > before))
@@ -203,7 +204,7 @@ async def test_a_fault_remains_until_the_same_request_is_answered(tok: Any) -> N
         assert r.rollout.fault is None
 
 
-async def test_a_tool_call_that_was_cut_short_cannot_be_made_good(tok: Any) -> None:
+async def test_an_interrupted_tool_call_loses_the_episode(tok: Any) -> None:
     called = asyncio.Event()
 
     class Slow:
@@ -219,7 +220,7 @@ async def test_a_tool_call_that_was_cut_short_cannot_be_made_good(tok: Any) -> N
         assert r.rollout.fault == "the call of refund was cut short"
 
 
-async def test_a_stream_that_waits_too_long_is_refused_at_its_start(
+async def test_a_stream_that_waits_too_long_gets_an_error_status(
     tok: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(turns, "QUEUE_SECONDS", 0.3)
@@ -255,7 +256,7 @@ async def test_a_raised_limit_admits_waiting_requests(tok: Any) -> None:
     assert places.refused == 0
 
 
-async def test_a_retry_of_what_was_refused_is_a_sample_of_its_own(
+async def test_a_retry_of_a_refused_request_gets_a_new_sample(
     tok: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tok, "one<|im_end|>", "two<|im_end|>") as r:
@@ -268,7 +269,7 @@ async def test_a_retry_of_what_was_refused_is_a_sample_of_its_own(
         assert answer["choices"][0]["message"]["content"] == "two"
 
 
-async def test_a_retry_of_a_failed_twin_is_a_sample_of_its_own(tok: Any) -> None:
+async def test_a_retry_of_a_failed_equal_request_gets_a_new_sample(tok: Any) -> None:
     async with rig(tok, "one<|im_end|>", "two<|im_end|>") as r:
         r.model.fault = InfraError("no server")
         assert (await r.chat())[0] == 502
@@ -282,7 +283,7 @@ async def test_a_retry_of_a_failed_twin_is_a_sample_of_its_own(tok: Any) -> None
         assert contents == ["two", "two"], "the retry of what failed, and a retry of that"
 
 
-async def test_agent_that_continues_after_leaving_a_turn_lost_nothing(tok: Any) -> None:
+async def test_an_agent_that_goes_on_after_leaving_a_turn_lost_none(tok: Any) -> None:
     async with rig(tok) as r:
         r.model.gate.clear()
         await gone(r)
@@ -292,7 +293,7 @@ async def test_agent_that_continues_after_leaving_a_turn_lost_nothing(tok: Any) 
         assert not r.rollout.lost
 
 
-async def test_turns_whose_client_left_hold_nobody_up(tok: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_turns_whose_client_left_do_not_block_others(tok: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "AT_ONCE", 1)
     async with rig(tok) as r:
         r.model.gate.clear()
@@ -384,7 +385,7 @@ async def at_once(r: Rig, sent: list[list[dict[str, str]]]) -> None:
     assert [status for status, _ in await asyncio.gather(*asked)] == [200] * len(sent)
 
 
-def test_what_two_clients_have_is_not_taken_back_when_one_leaves() -> None:
+def test_a_turn_of_two_clients_stays_delivered_if_one_leaves() -> None:
     one = a_rollout()
     one.session.turns = [None, None]  # type: ignore[list-item]
     one.session.unseen = {1, 3}

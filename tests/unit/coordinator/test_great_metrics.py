@@ -1,4 +1,4 @@
-"""A learner's metrics of any size: the record bounds them, and everything that shows them goes on."""
+"""A learner's metrics of any size. The record bounds them, so everything that shows them still works."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def reported(**changes: Any) -> StepReport:
     ("value", "taken"),
     [(1e200, 1e12), (-1e200, -1e12), (10**400, 1e12), (1e12, 1e12), (-3.5, -3.5), (7, 7), (5e-324, 5e-324)],
 )
-def test_a_metric_beyond_the_bound_counts_as_the_bound(value: float, taken: float) -> None:
+def test_a_metric_beyond_the_limit_counts_as_the_limit(value: float, taken: float) -> None:
     assert reported(metrics={"training/loss": value}).metrics == {"training/loss": taken}
     assert job_rig.report(1).model_copy() == reported()
 
@@ -56,13 +56,13 @@ def test_a_metric_beyond_the_bound_counts_as_the_bound(value: float, taken: floa
         ({"train_tokens": {"t0-000000": 10**400}}, "less than or equal to 1000000000000"),
     ],
 )
-def test_what_no_step_reports_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_a_report_that_no_step_could_make_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         reported(**changes)
 
 
 class Great(ScriptedLearner):
-    """Its reports go as they are written, beyond every bound; its records too."""
+    """A learner that reports and stores metrics beyond every bound."""
 
     def commit(self, step: int, groups: list[GroupRecord], **fields: Any) -> StepReport:
         report = super().commit(step, groups, **fields)
@@ -71,7 +71,7 @@ class Great(ScriptedLearner):
 
 
 async def test_a_job_whose_every_metric_is_1e200_completes(tmp_path: Path) -> None:
-    """Status, metrics, signals and report say what there is to say of it."""
+    """Status, metrics, signals and report are still produced."""
     statuses: list[Any] = []
     rewards = iter(range(10**6))
 

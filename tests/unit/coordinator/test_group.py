@@ -1,4 +1,4 @@
-"""A group that can have nothing to compare is ended at once, and says why; whatever it sampled is kept."""
+"""A group that can no longer give an advantage is stopped at once with a reason. Its samples are kept."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from headway_coordinator.ledger.events import DISCARDS, discarded_tokens, of_gro
 
 WHY = Abandoned(reason="TooFewScored", message="its sandbox died")
 SEEDS = [(116040206, 1983676663), (1707439548, 475415611)]
-"""Of the environment and of sampling, in training and in validation."""
+"""(environment seed, sampling seed) of an episode of training, and of one of validation."""
 
 
 def plan(size: int, purpose: Purpose = Purpose.TRAIN) -> groups.Plan:
@@ -58,7 +58,8 @@ def test_evaluation_candidates_share_seeds_but_not_episode_ids() -> None:
 
 
 def test_seeds_of_training_and_validation_stay_what_they_were() -> None:
-    """Written down before evaluations had seeds: stored runs must replay alike."""
+    """The expected seeds are from before evaluations had seeds. They must not change, so that stored runs
+    replay."""
     found = [plan(2, purpose).task(1, 2) for purpose in (Purpose.TRAIN, Purpose.VALIDATION)]
     assert [(task.environment_seed, task.sampling_seed) for task in found] == SEEDS
 
@@ -75,7 +76,7 @@ async def test_a_group_records_its_owner_and_its_sampler() -> None:
     )
 
 
-async def test_an_episode_says_since_when_it_has_waited_for_a_place() -> None:
+async def test_an_episode_records_when_it_began_to_wait_for_a_place() -> None:
     queued: list[tuple[float, float]] = []
 
     async def episode(task: Task) -> EpisodeRecord:
@@ -95,7 +96,7 @@ async def test_an_episode_says_since_when_it_has_waited_for_a_place() -> None:
     assert retry >= before + 0.04, "a retry waits since the attempt before it ended"
 
 
-async def test_a_candidate_that_cannot_go_on_ends_its_group() -> None:
+async def test_a_failed_candidate_ends_its_group() -> None:
     async def episode(task: Task) -> EpisodeRecord:
         raise CandidateError("EndpointDenied", "the token is not taken", "spec.candidates[x].endpoint")
 
@@ -106,7 +107,7 @@ async def test_a_candidate_that_cannot_go_on_ends_its_group() -> None:
 
 
 class Episodes:
-    """Episodes of up to four turns, of which some are lost; how far each came is written down."""
+    """Scripted episodes of up to four turns, some of them lost. Counts the turns of each."""
 
     def __init__(self, seed: int, losses: float) -> None:
         self._seed = seed
@@ -144,7 +145,7 @@ class Episodes:
 def test_group_is_sampled_exactly_as_long_as_it_is_trainable(
     seed: int, size: int, losses: float, places: int, purpose: Purpose, ended: int | None
 ) -> None:
-    """`ended`: after so many moments the job has no step left for it."""
+    """After `ended` passes of the event loop, the job has no step left for the group."""
     asyncio.run(_is_sampled_as_long(Episodes(seed, losses), plan(size, purpose), places, ended))
 
 
@@ -179,7 +180,7 @@ async def _is_sampled_as_long(
 @pytest.mark.parametrize(
     ("size", "lost", "certain"), [(2, 0, False), (2, 1, True), (8, 6, False), (8, 7, True)]
 )
-def test_a_group_that_lost_too_many_is_known_at_once(size: int, lost: int, certain: bool) -> None:
+def test_a_group_with_too_many_losses_is_recognized_at_once(size: int, lost: int, certain: bool) -> None:
     assert has_lost_too_many(size, lost) is certain
 
 
@@ -199,7 +200,7 @@ async def test_the_loss_that_stopped_the_group_gives_the_reason() -> None:
     assert [e.outcome for e in group.episodes] == [Outcome.INFRA_ERROR] * 3
 
 
-async def test_a_validation_group_has_nothing_to_compare_and_goes_on() -> None:
+async def test_a_validation_group_continues_despite_losses() -> None:
     async def episode(task: Task) -> EpisodeRecord:
         await asyncio.sleep(0.01 * task.index)
         reward = 1.0 if task.index == 2 else None
@@ -212,7 +213,7 @@ async def test_a_validation_group_has_nothing_to_compare_and_goes_on() -> None:
     assert len(group.scored) == 1
 
 
-async def test_a_waiting_episode_is_not_begun_any_more() -> None:
+async def test_a_waiting_episode_of_a_stopped_group_never_begins() -> None:
     wanted, limiter = plan(2), AdaptiveSemaphore(1)
     async with limiter:
         running = asyncio.create_task(
@@ -269,7 +270,7 @@ async def test_guard_leaves_other_cancellations_and_deadlines_alone() -> None:
     assert current.cancelling() == 0, "a guard that was left is not stopped"
 
 
-def test_what_is_discarded_is_counted_by_why() -> None:
+def test_discarded_tokens_are_counted_by_reason() -> None:
     trained = a_group("t0-000000", [1.0, 0.0, None], retried=1)
     found = discarded_tokens(trained)
     assert set(found) == {"InfraError", "Retried"}

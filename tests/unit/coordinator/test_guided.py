@@ -1,4 +1,5 @@
-"""Turns that a schema holds: recorded, billed, reported, and context for the learner."""
+"""Turns that must follow a schema. They are recorded, billed and reported, and the learner uses them as
+context."""
 
 from __future__ import annotations
 
@@ -55,9 +56,7 @@ SPELLINGS: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("path", "body"), SPELLINGS, ids=str)
-async def test_every_spelling_holds_the_answer_to_the_same_schema(
-    tok: Any, path: str, body: dict[str, Any]
-) -> None:
+async def test_every_spelling_sets_the_same_schema(tok: Any, path: str, body: dict[str, Any]) -> None:
     async with rig(tok, JSON) as r:
         status, answer = await r.post(path, body)
         assert status == 200, answer
@@ -107,7 +106,7 @@ async def test_guided_turn_is_context_in_the_row_that_continues_it(tok: Any) -> 
 
 
 def recount() -> ModuleType:
-    """hack/recount.py, which holds the sampled tokens against the rows."""
+    """The module hack/recount.py, which compares the sampled tokens with the rows."""
     spec = importlib.util.spec_from_file_location("recount", ROOT / "hack" / "recount.py")
     assert spec is not None
     assert spec.loader is not None
@@ -173,7 +172,7 @@ def test_a_schema_with_which_servers_are_lost_is_not_retried() -> None:
         pass
 
 
-def test_a_schema_that_a_server_answered_is_not_suspected() -> None:
+def test_a_schema_that_a_server_has_answered_is_not_blamed() -> None:
     suspects = Suspects()
     for _ in range(2 * LOSSES):
         with pytest.raises(ServerLostError), suspects.watched("fine"):
@@ -184,7 +183,7 @@ def test_a_schema_that_a_server_answered_is_not_suspected() -> None:
         raise ServerLostError("gone")
 
 
-def test_an_endpoint_is_asked_for_the_same() -> None:
+def test_an_endpoint_gets_the_same_schema_and_effort() -> None:
     session = Session("e", 1, Sampling(1.0, 1.0, 64))
     dialect = Dialect()
     body = dialect.body("m", session, Ask([USER], schema=json.dumps(SCHEMA), effort="low"), 0, bounded=True)

@@ -1,4 +1,4 @@
-"""What a model may write between the tags of a call: it is read without an error, or is a malformed call."""
+"""A reader reads anything that a model writes between the tags of a call, or reports a malformed call."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ AS_PYTHON, AS_JSON = (
 
 
 def framed(name: str, value: str) -> str:
-    """A turn with calls in a family's way, of which one argument is written as `value`."""
+    """Calls in the notation of a family's reader. One argument is written as `value`."""
     grammar = BY_NAME[name]
     form = ONE.get(name, AS_PYTHON if name in ("pythonic", "gemma3", "lfm2") else AS_JSON)
     return getattr(grammar, "opening", "") + form.format(value) + getattr(grammar, "closing", "")
@@ -74,7 +74,7 @@ HOSTILE = st.one_of(
 @every_grammar
 @settings(max_examples=60)
 @given(value=HOSTILE, cut=st.integers(0, 40))
-def test_no_value_of_an_argument_ends_the_reading(name: str, value: str, cut: int) -> None:
+def test_no_argument_value_makes_a_reader_raise(name: str, value: str, cut: int) -> None:
     call = framed(name, value)
     for text in (call, call[: len(call) - cut], call + call):
         checked(BY_NAME[name].read(text, {"f": {}})[1])
@@ -82,14 +82,14 @@ def test_no_value_of_an_argument_ends_the_reading(name: str, value: str, cut: in
 
 @pytest.mark.parametrize("name", ["pythonic", "gemma3", "lfm2"])
 @pytest.mark.parametrize("value", ["+".join(["1"] * 400), "0x" + "f" * 4_000])
-def test_calls_in_python_stay_as_they_were_sampled(name: str, value: str) -> None:
+def test_calls_in_python_keep_their_sampled_text(name: str, value: str) -> None:
     calls = checked(BY_NAME[name].read(framed(name, value), {"f": {}})[1])
     assert [one.raw for one in calls] == [f"f(a={value})", "g(b=1)"]
     assert [one.problem is None for one in calls] == [False, True]
 
 
 @pytest.mark.parametrize("line", ["\n", "\r\n", "\r"])
-def test_calls_in_python_over_lines_stay_as_sampled(line: str) -> None:
+def test_python_calls_over_several_lines_keep_their_text(line: str) -> None:
     first, second = f"f(a='ä',{line}  b=1)", "g( c = 'ü' )"
     _, calls = BY_NAME["pythonic"].read(f" [{first},{line}{second}] ", {"f": {}})
     assert [(one.raw, one.problem) for one in calls] == [(first, None), (second, None)]
@@ -117,7 +117,7 @@ def test_arguments_that_are_too_deep_are_reported_as_such() -> None:
 
 
 @pytest.mark.parametrize("error", UNREADABLE)
-def test_a_grammar_that_fails_reads_a_malformed_call(error: type[Exception]) -> None:
+def test_an_error_in_a_grammar_makes_a_malformed_call(error: type[Exception]) -> None:
     class Failing:
         name, marks, any_tool, named = "failing", ("[",), None, None
 

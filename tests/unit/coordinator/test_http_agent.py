@@ -1,4 +1,4 @@
-"""What a service may do to its prompt, and whose fault the platform takes it for."""
+"""What an agent's service may do after it gets a prompt, and whose fault the platform considers it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ USER = {"role": "user", "content": "What is x?"}
 
 @dataclass
 class Scene:
-    """A service whose work a test writes, and the agent that posts to it."""
+    """A service whose behaviour a test defines, and the agent that posts prompts to it."""
 
     rig: GatewayRig
     url: str
@@ -67,7 +67,7 @@ async def scene(tmp_path: Path, work: Work, context: int = 4000) -> AsyncIterato
 
 
 async def turn(endpoint: str, text: str = "What is x?") -> int:
-    """The status of one turn."""
+    """Ask for one turn. Returns the HTTP status."""
     body = {"messages": [{"role": "user", "content": text}]}
     async with (
         aiohttp.ClientSession() as http,
@@ -77,7 +77,7 @@ async def turn(endpoint: str, text: str = "What is x?") -> int:
 
 
 async def left(rig: GatewayRig, endpoint: str, text: str = "What is x?") -> None:
-    """One turn whose client leaves while it is sampled."""
+    """Ask for one turn, and leave while it is sampled."""
     before, gone = len(rig.model.requests), len(rig.answered)
     asked = asyncio.create_task(turn(endpoint, text))
     async with asyncio.timeout(30):
@@ -100,7 +100,7 @@ async def complete(endpoint: str, status: str) -> None:
 
 @pytest.mark.parametrize("status", [400, 500])
 @pytest.mark.parametrize("body", [{"errorType": "Lost", "errorMessage": "no idea"}, {"status": "error"}])
-async def test_an_error_at_the_end_of_its_work_is_the_agents_word(
+async def test_an_error_after_its_last_turn_is_an_agent_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, body: dict[str, str]
 ) -> None:
     monkeypatch.setattr(agents, "END_SECONDS", 0.3)
@@ -115,7 +115,7 @@ async def test_an_error_at_the_end_of_its_work_is_the_agents_word(
     assert len(s.posted) == 1
 
 
-async def test_a_full_context_is_truncated_however_the_agent_takes_it(
+async def test_a_full_context_truncates_whatever_the_agent_then_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agents, "END_SECONDS", 0.3)
@@ -144,7 +144,7 @@ async def test_agent_failure_after_leaving_a_turn_is_an_infra_fault(tmp_path: Pa
             await s.play()
 
 
-async def test_an_agent_that_lost_patience_and_went_on_is_judged(tmp_path: Path) -> None:
+async def test_an_agent_that_timed_out_and_went_on_is_judged(tmp_path: Path) -> None:
     async def work(endpoint: str) -> web.StreamResponse:
         s.rig.model.gate.clear()
         await left(s.rig, endpoint, "And y?")
@@ -157,7 +157,7 @@ async def test_an_agent_that_lost_patience_and_went_on_is_judged(tmp_path: Path)
         assert await s.play(reports_reward=False) == AgentResult(truncated=False)
 
 
-async def test_an_agent_that_never_calls_may_not_find_its_way_back(tmp_path: Path) -> None:
+async def test_an_agent_that_never_calls_is_an_infra_error(tmp_path: Path) -> None:
     async def work(endpoint: str) -> web.StreamResponse:
         return web.json_response({"status": "accepted"})
 
@@ -180,7 +180,7 @@ async def test_a_redirect_is_not_followed_and_names_where_it_leads(tmp_path: Pat
     assert len(s.posted) == 2
 
 
-async def test_an_agent_that_received_no_turn_took_none(tmp_path: Path) -> None:
+async def test_an_undelivered_turn_does_not_count_as_a_turn(tmp_path: Path) -> None:
     async def work(endpoint: str) -> web.StreamResponse:
         s.rig.model.gate.clear()
         await left(s.rig, endpoint)

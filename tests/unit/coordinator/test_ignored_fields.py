@@ -1,4 +1,4 @@
-"""Fields that are not applied, in the record of a whole episode: listed, within bounds, and never its end."""
+"""An episode's record lists the fields that were not applied, within bounds. They never end the episode."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ MANY = {f"variable_{number}": number for number in range(300)}
 async def played(
     tmp_path: Path, path: str, *bodies: dict[str, Any], lenient: bool = True
 ) -> AsyncIterator[tuple[Episodes, list[int]]]:
-    """What runs an episode whose agent sends `bodies` to `path`, and the statuses of their answers."""
+    """Runs episodes whose agent sends `bodies` to `path`. Yields the runner, and the HTTP statuses of the
+    answers."""
     shutil.copy(one_question_environment.__file__, tmp_path)
     statuses: list[int] = []
 
@@ -78,7 +79,7 @@ async def record_of(
         ("/v1/messages", {"max_tokens": 50, "output_config": MANY}, "output_config.variable_0"),
     ],
 )
-async def test_an_agent_s_own_names_end_no_job(
+async def test_field_names_of_an_agents_own_end_no_job(
     tmp_path: Path, path: str, body: dict[str, Any], named: str
 ) -> None:
     asked = {"messages": [USER]} | body
@@ -97,7 +98,7 @@ def test_a_long_name_is_cut() -> None:
     assert session.ignored[long] == 1, "it counts requests"
 
 
-async def test_a_record_that_cannot_be_made_costs_its_episode(
+async def test_a_record_beyond_its_bounds_fails_only_its_episode(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def too_much(self: Session, names: Any) -> None:
@@ -112,7 +113,9 @@ async def test_a_record_that_cannot_be_made_costs_its_episode(
     assert "episode-failed" in caplog.text
 
 
-async def test_a_bug_in_a_record_costs_its_episode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bug_in_making_a_record_fails_only_its_episode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(episode, "linearize", lambda *given: 1 // 0)
     record = await record_of(tmp_path, "/v1/chat/completions", {"messages": [USER]})
     assert record.outcome is Outcome.INFRA_ERROR
@@ -147,11 +150,11 @@ REQUESTS: dict[str, tuple[dict[str, Any], Any]] = {
     "/v1/responses": ({"input": "Which metal is x?"}, responses.ResponsesBody),
     "/v1/completions": ({"prompt": "Which metal is x?"}, completions.CompletionBody),
 }
-"""Route -> its smallest request, and the fields that it reads."""
+"""Route -> its smallest request, and the model of the request that it reads."""
 
 
 @pytest.mark.parametrize("path", REQUESTS)
-async def test_a_field_of_another_protocol_is_not_lost_unnoticed(tmp_path: Path, path: str) -> None:
+async def test_a_field_of_another_protocol_is_not_silently_lost(tmp_path: Path, path: str) -> None:
     body, reads = REQUESTS[path]
     foreign = {
         name for _, each in REQUESTS.values() for name in each.model_fields
@@ -193,8 +196,8 @@ def test_reasoning_is_read_by_either_name(name: str) -> None:
     assert ask.messages[1]["reasoning_content"] == "It shines."
 
 
-async def test_parallel_calls_come_back_even_if_refused(tmp_path: Path) -> None:
-    """The answer of Responses says so too."""
+async def test_parallel_calls_are_returned_even_if_switched_off(tmp_path: Path) -> None:
+    """The answer of the Responses API also says that parallel calls are allowed."""
     tok = tokenizer(tmp_path, QWEN3_TEMPLATE)
     async with gateway_rig(tok, TWO_CALLS) as gateway, gateway.rollout() as (rollout, base):
         asked = {"input": "x and y?", "tools": [{"type": "function"} | TOOL], "parallel_tool_calls": False}

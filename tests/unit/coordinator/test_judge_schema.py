@@ -1,4 +1,4 @@
-"""A JSON schema that a judge's answer must follow, against an implementation of the whole language."""
+"""JSON schemas for a judge's answer are checked as by a full implementation of JSON Schema."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_schema_is_judged_as_by_full_json_schema(value: Any, schema: Any) -> N
         ({"enum": [0] * 5000}, "more than 2000 values"),
     ],
 )
-def test_what_is_not_read_is_refused_by_its_place(schema: Any, says: str) -> None:
+def test_an_unsupported_schema_is_refused_with_its_place(schema: Any, says: str) -> None:
     with pytest.raises(InvalidSchemaError) as caught:
         require(schema)
     assert says in str(caught.value)
@@ -113,7 +113,7 @@ def test_a_schema_without_end_is_refused() -> None:
         ({"a": 1}, {"additionalProperties": False}, "the answer.a must not be there"),
     ],
 )
-def test_what_does_not_fit_is_named_by_its_place(value: Any, schema: Any, says: str) -> None:
+def test_a_mismatch_is_reported_with_its_place(value: Any, schema: Any, says: str) -> None:
     require(schema)
     found = mismatch(value, schema)
     assert says in found
@@ -121,7 +121,7 @@ def test_what_does_not_fit_is_named_by_its_place(value: Any, schema: Any, says: 
 
 
 MANY = {"items": {"anyOf": [{"const": number} for number in range(900)]}}
-"""With as many values, nearly a million comparisons."""
+"""A schema that takes nearly a million comparisons for a list of 1,000 values."""
 
 
 @pytest.mark.parametrize(
@@ -146,12 +146,12 @@ def test_a_value_is_checked_by_a_schema_in_bounded_steps(value: Any, schema: Any
     assert not fits(value, question)
 
 
-def test_steps_are_counted_where_they_are_taken() -> None:
-    """The first value fits nothing, and the rest is not looked at."""
+def test_only_comparisons_that_are_made_count_as_steps() -> None:
+    """The first value fits no branch, so the rest is not compared."""
     assert mismatch([-1, *[899] * 1_000], {"anyOf": [MANY, {}]}) == ""
 
 
-def test_a_value_that_fits_nothing_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mismatching_value_is_formatted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[Any] = []
     whole = schema_module._shown
     monkeypatch.setattr(schema_module, "_shown", lambda value: shown.append(value) or whole(value))

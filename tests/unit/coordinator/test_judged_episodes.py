@@ -1,4 +1,4 @@
-"""Episodes whose reward asks a judge: a real sandbox server, who brings answers, the bill."""
+"""Episodes whose reward asks a judge, with a real sandbox server: how answers arrive, and the bill."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def billed(group: GroupRecord) -> dict[UsageClass, float]:
 
 @pytest.mark.parametrize("reward", [judge_rig.ASKS, "self.swallowed()"])
 async def test_a_failed_judge_does_not_score_0(tok: Any, tmp_path: Path, reward: str) -> None:
-    """The environment never learns of the failure, so no `except` of its own can hide it."""
+    """The environment never sees the failure, so its own `except` cannot hide it."""
     async with endpoint(fails(400, "no")) as service:
         of = judge_rig.spec(service.url)
         async with judge_rig.judges(tmp_path, of) as judges, judge_rig.rig(tok, tmp_path, judges) as r:
@@ -91,7 +91,7 @@ async def test_a_failed_judge_does_not_score_0(tok: Any, tmp_path: Path, reward:
     assert group.scored == []
 
 
-async def test_answers_that_cannot_be_used_are_still_paid_for(tok: Any, tmp_path: Path) -> None:
+async def test_unusable_answers_are_still_billed(tok: Any, tmp_path: Path) -> None:
     async with endpoint(says("It is rather good.")) as service:
         of = judge_rig.spec(service.url)
         async with judge_rig.judges(tmp_path, of) as judges, judge_rig.rig(tok, tmp_path, judges) as r:
@@ -111,7 +111,7 @@ async def test_a_judge_that_is_killed_costs_a_retry(tok: Any, tmp_path: Path) ->
     assert [episode.outcome for episode in group.discarded] == [Outcome.INFRA_ERROR]
 
 
-async def test_an_environment_that_waits_for_no_judge_is_named(tok: Any, tmp_path: Path) -> None:
+async def test_an_environment_that_hangs_without_a_judge_is_named(tok: Any, tmp_path: Path) -> None:
     held = asyncio.Event()
 
     async def later(request: Any, asked: Any) -> Any:
@@ -144,7 +144,7 @@ async def test_timed_out_episode_names_the_judge_it_waited_for(tok: Any, tmp_pat
     assert "which waits for judge style" in str(group.episodes[0].error)
 
 
-async def test_what_is_asked_amiss_is_the_environments_fault(tok: Any, tmp_path: Path) -> None:
+async def test_an_invalid_question_is_the_environments_fault(tok: Any, tmp_path: Path) -> None:
     asks = "self.judge('style', [user('?')], {'pattern': '(a+)+'})"
     async with endpoint() as service:
         of = judge_rig.spec(service.url)
@@ -180,7 +180,7 @@ async def test_an_image_that_is_older_than_judges_is_named(tmp_path: Path) -> No
     )
 
 
-def test_judgements_of_one_episode_have_ids_of_their_own() -> None:
+def test_each_judgement_of_an_episode_has_its_own_id() -> None:
     asked = [
         Judgement(judge="style", question="0" * 64, prompt_tokens=n, sampled_tokens=1) for n in (3, 0, 4)
     ]
@@ -201,7 +201,7 @@ def test_judgements_of_one_episode_have_ids_of_their_own() -> None:
 
 
 async def checked(folder: Path, service: Service, **spec: Any) -> Bench:
-    """The preflight's look at a job's judge."""
+    """Run the preflight's check of a job's judge."""
     judge = {"name": "style", "endpoint": {"url": service.url, "model": "m"}}
     of = job_spec(write_inputs(folder), judges=[judge], **spec)
     bench = Bench(of)

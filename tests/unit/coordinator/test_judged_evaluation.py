@@ -1,4 +1,4 @@
-"""An evaluation whose environment asks a judge: each candidate's episodes may, and the job pays."""
+"""An evaluation whose environment asks a judge. Each candidate's episodes may ask it, and the job pays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A judge as its endpoint is asked: what it costs, what it may answer, and what becomes of one that fails."""
+"""How a judge's endpoint is asked: its cost, the answers it may give, and what happens if it fails."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ USAGE = {"prompt_tokens": 20, "sampled_tokens": 5}
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waits between tries are not what is tested."""
+    """Removes the waits between tries, which these tests do not cover."""
     monkeypatch.setattr(asking, "backoff", lambda tries: 0.0)
     monkeypatch.setattr(asking, "pause", lambda asked, tries: 0.0)
 
@@ -46,7 +46,8 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 async def ask(
     folder: Path, url: str, text: str = "Grade this.", schema: Any = None, **spec: Any
 ) -> tuple[Any, list[Judgement]]:
-    """One question to one judge of a job of its own."""
+    """Ask the only judge of a new job one question. Returns the answer, and the judgements that are
+    billed."""
     judgements: list[Judgement] = []
     of = judge_rig.spec(url, **spec)
     async with judge_rig.judges(folder, of) as judges:
@@ -84,7 +85,7 @@ async def test_an_answer_with_a_schema_is_json_that_fits_it(tmp_path: Path) -> N
     assert service.bodies[0]["response_format"] == {"type": "json_schema", "json_schema": wanted}
 
 
-async def test_the_token_is_its_secrets_and_in_no_message(tmp_path: Path) -> None:
+async def test_the_token_is_read_from_its_secret_and_never_shown(tmp_path: Path) -> None:
     (tmp_path / "tokens/style").mkdir(parents=True)
     (tmp_path / "tokens/style/token").write_text(f"{TOKEN}\n")
     secret = {"secretRef": {"name": "keys"}}
@@ -100,7 +101,7 @@ async def test_the_token_is_its_secrets_and_in_no_message(tmp_path: Path) -> Non
     assert not any(TOKEN in text for text in stored)
 
 
-async def test_a_secret_that_is_not_there_is_named(tmp_path: Path) -> None:
+async def test_a_missing_secret_is_named(tmp_path: Path) -> None:
     async with serving() as service:
         fault, _ = await refused(tmp_path, service.url, secretRef={"name": "keys"})
     assert "the key `token` of the Secret keys is missing or empty" in str(fault)
@@ -189,14 +190,14 @@ async def test_a_judge_that_fails_is_named_with_its_field(tmp_path: Path, name: 
     assert (judgement.prompt_tokens, judgement.cached) == (0, False)
 
 
-async def test_what_passes_costs_one_more_request(tmp_path: Path) -> None:
+async def test_a_temporary_failure_costs_one_more_request(tmp_path: Path) -> None:
     for first in (fails(500), fails(429), fails(503), raw(b"<html>"), dropped):
         async with serving(first, says("Good.")) as service:
             found, _ = await ask(tmp_path / str(id(first)), service.url)
         assert (found, len(service.bodies)) == ("Good.", 2)
 
 
-async def test_a_parameter_that_it_refuses_is_left_out_from_then_on(tmp_path: Path) -> None:
+async def test_a_refused_parameter_is_left_out_from_then_on(tmp_path: Path) -> None:
     refuses = [
         fails(400, f"unknown parameter: {name}", param=name)
         for name in ("response_format", "temperature", "seed", "max_tokens")
@@ -235,7 +236,7 @@ async def test_without_a_cache_each_question_is_asked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stored", [b"", b"[]", b'{"answer": {"grade": "high"}}', b'{"answer": ""}', b"\xff"])
-async def test_what_somebody_else_wrote_is_asked_again(tmp_path: Path, stored: bytes) -> None:
+async def test_a_question_with_an_invalid_stored_answer_is_asked_again(tmp_path: Path, stored: bytes) -> None:
     async with serving(says('{"grade": 1}')) as service:
         of = judge_rig.spec(service.url)
         layout = Layout(f"file://{tmp_path}/store", "ns", "job", "uid")
@@ -257,7 +258,7 @@ async def test_an_unavailable_store_loses_no_answer(tmp_path: Path, monkeypatch:
     assert found == "Good."
 
 
-async def test_equal_questions_at_the_same_time_cost_once(tmp_path: Path) -> None:
+async def test_equal_questions_at_the_same_time_are_asked_once(tmp_path: Path) -> None:
     judgements: list[Judgement] = []
     async with serving(says("Good.")) as service:
         of = judge_rig.spec(service.url)
@@ -269,7 +270,7 @@ async def test_equal_questions_at_the_same_time_cost_once(tmp_path: Path) -> Non
     assert sorted(one.prompt_tokens for one in judgements) == [0, 0, 0, 0, 20]
 
 
-async def test_a_cancelled_caller_takes_no_answer_from_another(tmp_path: Path) -> None:
+async def test_a_cancelled_caller_does_not_cancel_anothers_question(tmp_path: Path) -> None:
     judgements: list[Judgement] = []
     held, came = asyncio.Event(), asyncio.Event()
 
@@ -319,7 +320,7 @@ async def test_no_more_questions_are_in_flight_than_the_spec_says(tmp_path: Path
     assert service.peak <= 2
 
 
-async def test_no_episode_begins_before_a_judge_answers_again(tmp_path: Path) -> None:
+async def test_no_episode_begins_until_a_failed_judge_answers(tmp_path: Path) -> None:
     async with serving(fails(500), says("ok")) as service:
         service.answers = [fails(500)] * asking.TRIES + [fails(503), fails(401), says("ok")]
         of = judge_rig.spec(service.url)
@@ -356,7 +357,7 @@ async def test_an_evil_answer_is_a_fault_of_the_judge(tmp_path: Path) -> None:
         assert caught.value.cause is not None, evil.name
         assert len(str(caught.value)) < 1000, evil.name
 
-    # Slow ones occupy a judge until its timeout.
+    # Slow answers occupy a judge until its timeout, so each gets its own job.
     slow, quick = ([each for each in everywhere() if each.slow is slow] for slow in (True, False))
     await asyncio.gather(*(ask(evil, tmp_path / str(number)) for number, evil in enumerate(slow)))
     for evil in quick:

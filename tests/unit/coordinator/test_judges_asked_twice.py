@@ -1,4 +1,4 @@
-"""Questions of baseline episodes that the preflight puts to their judges twice more."""
+"""The preflight asks the judges some questions of baseline episodes two more times."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def asked(text: str = "Grade this.", judge: str = "style") -> JudgeQuestion:
 
 
 class Books:
-    """What was billed, in its order."""
+    """A ledger that records what was billed, in order."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -44,7 +44,7 @@ class Books:
         self.tokens += sum(one.prompt_tokens + one.sampled_tokens for one in found)
 
 
-async def test_what_was_answered_before_is_asked_again(tmp_path: Path) -> None:
+async def test_a_question_answered_before_is_asked_again(tmp_path: Path) -> None:
     books = Books()
     async with (
         serving(says("a"), says("b"), says("c"), says("d")) as service,
@@ -61,7 +61,7 @@ async def test_what_was_answered_before_is_asked_again(tmp_path: Path) -> None:
     assert books.tokens == 50
 
 
-async def test_a_judge_that_is_down_is_waited_for(tmp_path: Path) -> None:
+async def test_the_preflight_waits_for_a_judge_that_is_down(tmp_path: Path) -> None:
     books, waited = Books(), []
     async with (
         serving(*[fails(500)] * asking.TRIES, says("ok"), says("b"), says("c")) as service,
@@ -75,7 +75,7 @@ async def test_a_judge_that_is_down_is_waited_for(tmp_path: Path) -> None:
     assert books.names == ["twice-0-0-0", "twice-0-0-1", "twice-0-1-0"]
 
 
-async def test_a_question_without_an_answer_says_why(tmp_path: Path) -> None:
+async def test_a_question_without_an_answer_has_a_reason(tmp_path: Path) -> None:
     books = Books()
     async with (
         serving(says("")) as service,
@@ -88,7 +88,7 @@ async def test_a_question_without_an_answer_says_why(tmp_path: Path) -> None:
     assert books.tokens == 25 * len(service.bodies) > 0, "its answer is billed all the same"
 
 
-async def test_a_successor_bills_what_was_kept(tmp_path: Path) -> None:
+async def test_a_successor_bills_the_stored_judgements(tmp_path: Path) -> None:
     store, layout = FileStore(), Layout(f"file://{tmp_path}", "ns", "job", "uid")
     judgement = Judgement(judge="style", question="0" * 64, prompt_tokens=20, sampled_tokens=5)
     for name in ("a", "b"):

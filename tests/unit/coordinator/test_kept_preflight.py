@@ -1,4 +1,5 @@
-"""What a preflight depends on, what is read back by that, and what it is sampled with."""
+"""The key of a preflight's stored result, when a result is read back, and the weights a preflight samples
+with."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def a_spec(**blocks: Any) -> RLTrainingJobSpec:
 
 
 def at(folder: Path, **blocks: Any) -> RLTrainingJobSpec:
-    """With the model in a folder that the store reads."""
+    """A spec whose model is in a folder that the store can read."""
     return a_spec(**{"model": {"base": f"file://{folder}"}} | blocks)
 
 
@@ -74,7 +75,7 @@ def test_every_input_of_the_preflight_changes_its_key(model: Path, blocks: dict[
     assert key(a_spec(**blocks), model) != key(a_spec(), model)
 
 
-def test_rows_and_each_file_of_the_model_count(model: Path) -> None:
+def test_rows_and_each_file_of_the_model_change_the_key(model: Path) -> None:
     before = key(at(model), model)
     assert key(at(model), model) == before
     assert key(at(model), model, Data(train=[{"prompt": "3"}], validation=[])) != before
@@ -83,13 +84,13 @@ def test_rows_and_each_file_of_the_model_count(model: Path) -> None:
 
 
 @pytest.mark.parametrize("weights", [b"large, and more", b"other"])
-def test_weights_overwritten_at_their_address_count(model: Path, weights: bytes) -> None:
+def test_weights_overwritten_in_place_change_the_key(model: Path, weights: bytes) -> None:
     before = key(at(model), model)
     (model / "model.safetensors").write_bytes(weights)
     assert key(at(model), model) != before
 
 
-def test_each_file_of_sharded_weights_counts(model: Path) -> None:
+def test_each_file_of_sharded_weights_changes_the_key(model: Path) -> None:
     names = {"a": "model-1.safetensors", "b": "model-2.safetensors"}
     (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
     found = []
@@ -99,7 +100,7 @@ def test_each_file_of_sharded_weights_counts(model: Path) -> None:
     assert found[0] != found[1]
 
 
-def test_a_commit_of_the_hub_counts(tmp_path: Path) -> None:
+def test_the_hubs_commit_is_part_of_the_key(tmp_path: Path) -> None:
     of, commits = a_spec(model={"base": "hf://org/model"}), [tmp_path / name for name in ("1a", "2b")]
     for folder in commits:
         folder.mkdir()
@@ -115,14 +116,14 @@ def test_a_commit_of_the_hub_counts(tmp_path: Path) -> None:
         {"preflight": {"policy": "Warn", "episodes": 0, "checks": {"foothold": "Warn"}}},
     ],
 )
-def test_what_samples_alike_has_the_same_key(model: Path, blocks: dict[str, Any]) -> None:
+def test_fields_that_do_not_affect_sampling_keep_the_key(model: Path, blocks: dict[str, Any]) -> None:
     assert key(a_spec(**blocks), model) == key(a_spec(preflight={"episodes": 0}), model)
 
 
 @pytest.mark.parametrize(
     "image", ["registry.test/env", "registry.test:5000/env", "env:latest", "registry.test/env:v1"]
 )
-def test_an_image_that_may_move_is_known_to_its_job_alone(model: Path, image: str) -> None:
+def test_an_image_without_a_digest_is_keyed_to_its_job_only(model: Path, image: str) -> None:
     moving = a_spec(environment={"image": image, "entrypoint": "m:C"})
     assert key(moving, model) == key(moving, model)
     assert key(moving, model) != key(moving, model, uid="another")
@@ -138,7 +139,7 @@ def layout(folder: Path, uid: str = "uid") -> Layout:
     return Layout(f"file://{folder}/out", "ns", "job", uid)
 
 
-def test_what_is_kept_is_read_back_by_job_and_by_key(tmp_path: Path) -> None:
+def test_a_stored_result_is_read_back_by_job_and_by_key(tmp_path: Path) -> None:
     store, own = FileStore(), layout(tmp_path)
     keyed.keep(store, own, kept(), "# Preflight\n")
     found = keyed.read_back(store, own, "the key", begun=False)
@@ -151,7 +152,7 @@ def test_what_is_kept_is_read_back_by_job_and_by_key(tmp_path: Path) -> None:
     assert store.get(own.preflight_for_people) == b"# Preflight\n"
 
 
-def test_another_key_remains_only_for_a_job_that_trains(tmp_path: Path) -> None:
+def test_a_changed_key_keeps_the_result_only_once_a_job_trains(tmp_path: Path) -> None:
     store, own = FileStore(), layout(tmp_path)
     keyed.keep(store, own, kept(), "")
     assert keyed.read_back(store, own, "changed", begun=False) is None
@@ -160,7 +161,7 @@ def test_another_key_remains_only_for_a_job_that_trains(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"key": 1}'])
-def test_what_nobody_can_read_is_made_again(tmp_path: Path, data: bytes) -> None:
+def test_an_unreadable_result_is_computed_again(tmp_path: Path, data: bytes) -> None:
     store, own = FileStore(), layout(tmp_path)
     store.put(own.preflight, data)
     store.put(shared_preflight(own, "the key"), data)
@@ -168,7 +169,7 @@ def test_what_nobody_can_read_is_made_again(tmp_path: Path, data: bytes) -> None
 
 
 def of_another_job(folder: Path, weights: WeightsManifest) -> str:
-    """URI of weights that a job has published as its step 3."""
+    """Store the report of a job that published these weights as its step 3. Returns the weights' URI."""
     uri = f"file://{folder}/runs/weights/000003"
     step_report = report(3).model_copy(update={"weights": weights.model_copy(update={"uri": uri})})
     FileStore().put(f"file://{folder}/runs/steps/000003.json", step_report.model_dump_json().encode())
@@ -192,7 +193,7 @@ def test_a_warm_start_samples_with_the_adapter_it_starts_from(tmp_path: Path) ->
     assert found.canary is not None
 
 
-def test_a_start_that_cannot_be_proved_has_a_note(tmp_path: Path) -> None:
+def test_a_start_whose_weights_cannot_be_proved_has_a_note(tmp_path: Path) -> None:
     merged = of_another_job(tmp_path, manifest(3))
     for model in (starting("s3://b/elsewhere"), starting(merged, full={})):
         found, note = start.manifest(model, FileStore())

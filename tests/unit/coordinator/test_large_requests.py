@@ -1,4 +1,4 @@
-"""Large requests and answers: read and written in slices and threads, to the same result as small ones."""
+"""Large requests and answers are handled in slices and threads, with the same result as small ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ READERS: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "/v1/messages/count_tokens": (messages.read_count, "messages", {}),
     "/v1/responses": (responses.read, "input", {}),
 }
-"""Route -> its reader, the field with its conversation, and other fields that it needs."""
+"""Route -> its reader, the name of the field with the conversation, and other required fields."""
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def read(path: str, conversation: list[Any], *, large: bool) -> Any:
 
 
 @pytest.mark.parametrize("path", READERS)
-def test_slices_are_read_as_the_whole(path: str) -> None:
+def test_a_request_read_in_slices_equals_one_read_whole(path: str) -> None:
     for conversation in CROWDS[path]():
         whole, sliced = (read(path, conversation, large=large) for large in (False, True))
         assert sliced.ask == whole.ask
@@ -64,7 +64,7 @@ def test_too_many_entries_are_refused_before_they_are_read(path: str) -> None:
         read(path, [0] * (bounds.MESSAGES + 1), large=True)
 
 
-def test_no_slice_has_many_values_more_than_its_bound() -> None:
+def test_no_slice_has_far_more_values_than_its_bound() -> None:
     entry = {"role": "user", "content": [{"type": "text", "text": "a"}] * 9}
     ends = [*slices._ends([entry] * 1_000)]
     sizes = [end - start for start, end in zip([0, *ends], ends, strict=False)]
@@ -97,7 +97,8 @@ async def test_a_thread_compares_a_large_conversation(tok: Any, monkeypatch: pyt
 
 
 def one_message_later(record: Any, threads: dict[str, set[str]]) -> Any:
-    """The answer's own meaning is found on the event loop, because it is short."""
+    """Wraps `record` so that its comparison is not noted. The answer is short, so the event loop compares
+    it."""
 
     def recorded(*args: Any) -> Any:
         before = set(threads["large"])
@@ -110,7 +111,7 @@ def one_message_later(record: Any, threads: dict[str, set[str]]) -> Any:
 
 
 async def logprobs(r: Rig, path: str, stream: bool) -> tuple[list[Any], str]:
-    """What an answer says of each token, and its text."""
+    """The log-probabilities of an answer's tokens, and its text."""
     chat = path == "/v1/chat/completions"
     asked = {"messages": [USER], "logprobs": True} if chat else {"prompt": "Say it.", "logprobs": 1}
     async with (
@@ -133,7 +134,7 @@ async def logprobs(r: Rig, path: str, stream: bool) -> tuple[list[Any], str]:
 async def test_a_long_answer_has_every_token_s_log_probability(
     tok: Any, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In one document and as a stream; as without a thread."""
+    """The answer is the same as one document, as a stream, and without a thread."""
     monkeypatch.setattr(openai, "SCORED_IN_A_CHUNK", 7)
     text = "The fox is quick, and the dog is not."
     async with rig(tok, text + "<|im_end|>") as r:
@@ -172,7 +173,7 @@ async def test_many_values_in_arguments_take_little_memory(tok: Any) -> None:
 
 @pytest.mark.parametrize("path", [*READERS, "/v1/completions"])
 async def test_a_model_s_name_is_short(tok: Any, path: str) -> None:
-    """A stream repeats it in each of its parts."""
+    """A stream repeats the model's name in each of its chunks."""
     field = {"/v1/responses": "input", "/v1/completions": "prompt"}.get(path, "messages")
     asked = {field: "Say it." if path == "/v1/completions" else [USER], "max_tokens": 5}
     asked |= {"max_output_tokens": asked.pop("max_tokens")} if path == "/v1/responses" else {}
@@ -183,7 +184,7 @@ async def test_a_model_s_name_is_short(tok: Any, path: str) -> None:
         assert status == 200
 
 
-async def test_a_response_repeats_known_fields_of_tools_alone(tok: Any) -> None:
+async def test_a_response_repeats_only_known_fields_of_tools(tok: Any) -> None:
     tool = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True}
     choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]}
     asked = {"input": [USER], "tools": [tool | {"x": "long"}], "tool_choice": choice | {"y": "long"}}

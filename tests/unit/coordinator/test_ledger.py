@@ -1,4 +1,4 @@
-"""The bill: events as pure functions, segments written once, totals that add up."""
+"""The bill: events are pure functions of records, each segment is written once, and totals add up."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_turn_is_prefill_cached_prefill_and_sample() -> None:
     assert counted[UsageClass.DISCARDED] == 0
 
 
-def test_what_failed_is_discarded_and_not_billed() -> None:
+def test_failed_episodes_are_discarded_and_not_billed() -> None:
     counted = totals(a_group("t0-000000", [1.0, 1.0, None], retried=1))
     one = PROMPT + (PROMPT + SAMPLED + 2 - CACHED) + 2 * SAMPLED
     assert counted[UsageClass.DISCARDED] == 2 * one
@@ -104,7 +104,7 @@ def test_a_turn_that_never_reached_its_agent_is_discarded(purpose: Purpose) -> N
     assert why.total() == counted[UsageClass.DISCARDED]
 
 
-def test_a_group_that_is_abandoned_costs_nothing() -> None:
+def test_an_abandoned_group_costs_nothing() -> None:
     counted = totals(a_group("t0-000000", [1.0, None]))
     assert {name for name, n in counted.items() if n} == {UsageClass.DISCARDED}
 
@@ -115,7 +115,7 @@ def test_validation_is_billed_in_classes_of_its_own() -> None:
     assert counted[UsageClass.SAMPLE] == 0
 
 
-def test_an_evaluation_is_billed_as_a_validation_is() -> None:
+def test_an_evaluation_is_billed_like_a_validation() -> None:
     counted = totals(a_group("e-tuned-000000", [1.0, None], purpose=Purpose.EVALUATION, retried=1))
     first, second = PROMPT, PROMPT + SAMPLED + 2
     assert counted[UsageClass.EVALUATION_PREFILL] == first + second - CACHED
@@ -126,7 +126,7 @@ def test_an_evaluation_is_billed_as_a_validation_is() -> None:
 
 
 def elsewhere(sampled_by: str) -> GroupRecord:
-    """A scored episode, a lost one and a retried one."""
+    """A group with a scored, a lost and a retried episode."""
     group = a_group("e-other-000000", [1.0, None], purpose=Purpose.EVALUATION, retried=1)
     return group.model_copy(update={"sampled_by": sampled_by})
 
@@ -147,7 +147,7 @@ def test_tokens_of_an_endpoint_keep_their_own_class() -> None:
     assert (shown.evaluation_tokens, shown.discarded_tokens, shown.total_tokens) == (0, 0, 0)
 
 
-def test_what_is_scored_again_costs_its_sandbox_alone() -> None:
+def test_scoring_again_costs_only_the_sandbox() -> None:
     group = elsewhere("nobody")
     assert {name: n for name, n in totals(group).items() if n} == {UsageClass.SANDBOX_SECONDS: 1.5}
     assert events.discarded_tokens(group) == {}
@@ -160,13 +160,13 @@ def test_an_agents_own_failure_is_billed() -> None:
     assert totals(group)[UsageClass.SAMPLE] == 4 * SAMPLED
 
 
-def test_a_step_bills_what_went_through_backward() -> None:
+def test_a_step_bills_the_tokens_of_its_backward_pass() -> None:
     found = events.of_step(report(3, {"t0-000000": 40, "t0-000001": 0}), at=5.0)
     assert [(e.id, e.quantity) for e in found] == [("t0-000000/step-3/train", 40)]
     assert decode(encode(found)) == found
 
 
-def test_rewriting_counts_nothing_and_restart_finds_the_same(tmp_path: Path) -> None:
+def test_a_rewrite_adds_nothing_and_a_restart_reads_the_same(tmp_path: Path) -> None:
     layout = Layout(f"file://{tmp_path}", "ns", "job", "uid")
     ledger = Ledger(FileStore(), layout)
     groups = [a_group(f"t0-{i:06d}", [0.0, 1.0], retried=i) for i in range(3)]
@@ -188,7 +188,7 @@ def test_rewriting_counts_nothing_and_restart_finds_the_same(tmp_path: Path) -> 
     assert again.episodes == 6
 
 
-def test_an_earlier_writing_of_a_segment_remains(tmp_path: Path) -> None:
+def test_the_first_version_of_a_segment_is_kept(tmp_path: Path) -> None:
     layout = Layout(f"file://{tmp_path}", "ns", "job", "uid")
     first, second = Ledger(FileStore(), layout), Ledger(FileStore(), layout)
     first.step(report(1, {"t0-000000": 40}), at=1.0)
@@ -214,7 +214,7 @@ def test_usage_shows_the_classes_and_their_cost() -> None:
 def test_bill_of_a_group_is_withdrawn_when_it_is_given_up(
     tmp_path: Path, reason: AbandonReason, turns: int
 ) -> None:
-    """Also where its agents never got to a turn, and nothing is discarded of it."""
+    """The bill is withdrawn even if no agent took a turn, so that nothing is discarded."""
     store, layout = FileStore(), Layout(f"file://{tmp_path}", "ns", "job", "uid")
     episodes = [sealed("t0-000000", index, turns=turns) for index in range(2)]
     group = a_group("t0-000000", [1.0, 0.0]).model_copy(update={"episodes": episodes})

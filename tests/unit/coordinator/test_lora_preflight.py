@@ -1,4 +1,5 @@
-"""What gets an adapter is compared with the base model's tensors before a GPU is asked for."""
+"""The modules that get an adapter are compared with the base model's tensors before the job requests a
+GPU."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ def test_names_of_linear_modules_pass(folder: Path, targets: tuple[str, ...]) ->
 
 
 @pytest.mark.parametrize("wrong", ["no_such", "embed_tokens", "lm_head", "input_layernorm", "proj"])
-def test_any_other_name_is_refused_with_those_that_would_do(folder: Path, wrong: str) -> None:
+def test_any_other_name_is_refused_with_the_usable_names(folder: Path, wrong: str) -> None:
     reason, field, message = refusal(training(folder, **on("q_proj", wrong)), folder)
     assert (reason, field) == ("LoraTargetsUnusable", "spec.model.lora.targets")
     assert message.startswith(f"{wrong}: the base model has no linear module of that name")
@@ -72,7 +73,7 @@ def test_a_job_without_target_modules_needs_no_weights(folder: Path) -> None:
 
 
 def adapter(folder: Path, target_modules: object) -> dict[str, Any]:
-    """An adapter to start from."""
+    """Write an adapter, and return the `model` fields of a job that starts from it."""
     config = {
         "peft_type": "LORA",
         "r": 4,
@@ -112,7 +113,7 @@ def test_an_adapter_on_the_same_modules_is_a_start(
         (None, ("v_proj",), "targets modules none, the job v_proj;"),
     ],
 )
-def test_an_adapter_on_others_is_refused_with_both_lists(
+def test_an_adapter_on_other_modules_is_refused_with_both_lists(
     folder: Path, there: object, here: tuple[str, ...], words: str
 ) -> None:
     reason, field, message = refusal(training(folder, **adapter(folder, there), **on(*here)), folder)
@@ -121,7 +122,7 @@ def test_an_adapter_on_others_is_refused_with_both_lists(
     assert "set spec.model.lora.targets to the adapter's" in message
 
 
-def test_an_adapter_to_be_merged_may_be_on_any(folder: Path) -> None:
+def test_an_adapter_to_be_merged_may_be_on_any_module(folder: Path) -> None:
     training(folder, **adapter(folder, ["q_proj"]), full={}).basics(folder)
 
 
@@ -136,7 +137,7 @@ def test_a_header_of_any_length_is_read(folder: Path) -> None:
     assert shapes(folder) == SHAPES
 
 
-def test_weights_in_several_files_are_those_of_the_index(folder: Path) -> None:
+def test_weights_in_several_files_are_read_by_their_index(folder: Path) -> None:
     model = folder / "model"
     (model / "model.safetensors").unlink()
     (model / "consolidated.safetensors").write_bytes(safetensors({"wq.weight": (8, 8)}))
@@ -170,7 +171,7 @@ def test_weights_that_cannot_be_read_are_the_models_fault(
 
 
 def sized(size: int) -> bytes:
-    """A header with one tensor, and so many bytes after it."""
+    """A safetensors file: a header with one tensor, and `size` bytes after it."""
     entry = {"dtype": "U8", "shape": [8], "data_offsets": [0, 8]}
     header = json.dumps({"__metadata__": {"format": "pt"}, f"{LAYER}.mlp.up_proj.weight": entry}).encode()
     return len(header).to_bytes(8, "little") + header + bytes(size)
@@ -178,7 +179,7 @@ def sized(size: int) -> bytes:
 
 @pytest.mark.parametrize("size", [0, 7, 9])
 @pytest.mark.parametrize("parts", [1, 2])
-def test_a_file_of_another_size_than_its_header_says(folder: Path, size: int, parts: int) -> None:
+def test_a_file_whose_size_contradicts_its_header_is_refused(folder: Path, size: int, parts: int) -> None:
     model = folder / "model"
     names = ["model.safetensors"] if parts == 1 else ["model-0.safetensors", "model-1.safetensors"]
     for name in names[:-1]:
@@ -201,7 +202,7 @@ def test_weights_as_long_as_their_header_says_pass(folder: Path) -> None:
     assert (check.passed, check.message) == (True, f"{len(sized(8))} bytes of weights, as their headers say")
 
 
-def test_the_hub_is_asked_for_headers_of_the_revision(
+def test_headers_are_read_from_the_hub_at_the_specs_revision(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     asked: list[tuple[str, str | None]] = []

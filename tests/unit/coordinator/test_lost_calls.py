@@ -1,4 +1,4 @@
-"""Calls that no engine would carry out: kept in the turn, and counted by what is wrong with them."""
+"""Calls that cannot be executed stay in the turn, and are counted by what is wrong with them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ CODER = "<function=look_up><parameter=key>x</parameter></function>"
     ],
 )
 @pytest.mark.parametrize("before", ["", "I look it up.\n"])
-def test_a_call_without_its_outer_tag_is_counted(name: str, text: str, count: int, before: str) -> None:
+def test_a_call_without_its_outer_tag_is_malformed(name: str, text: str, count: int, before: str) -> None:
     content, calls = BY_NAME[name].read(before + text, {"look_up": {}})
     assert kinds(calls) == {"structure": count}
     assert content + "".join(one.written for one in calls) == before + text
@@ -74,7 +74,7 @@ ELEMENT = {
     "</invoke>\n</minimax:tool_call>",
     "glm": "<tool_call>look_up\n<arg_key>where</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>",
 }
-"""Reader -> a call with one argument whose value is written without quotes."""
+"""Reader -> a call with one argument. The value replaces `{}`, without quotes."""
 
 
 @pytest.mark.parametrize("name", ELEMENT)
@@ -118,14 +118,16 @@ MEANT = [
         ("llama4", ("<|python_start|>", "<|python_end|>")),
     ],
 )
-def test_arguments_by_another_name_are_counted(name: str, tags: tuple[str, str], text: str) -> None:
+def test_arguments_under_another_name_make_a_malformed_call(
+    name: str, tags: tuple[str, str], text: str
+) -> None:
     _, calls = BY_NAME[name].read(text.join(tags), {"look_up": {}})
     assert [(one.arguments, one.kind) for one in calls] == [(None, "arguments")]
 
 
 @pytest.mark.parametrize("family", ["Qwen2.5, Qwen3", "Llama 3 JSON"])
 @pytest.mark.parametrize("text", MEANT)
-def test_a_package_drops_no_arguments(family: str, text: str) -> None:
+def test_the_packages_readers_drop_no_arguments(family: str, text: str) -> None:
     tok = spoken(BY_FAMILY[family])
     renderer = choose(tok, BY_FAMILY[family].model_type)
     written = f"<tool_call>\n{text}\n</tool_call>" if "Qwen" in family else text
@@ -138,7 +140,7 @@ TAGGED = [each for each in FAMILIES if each.name not in UNTAGGED]
 
 
 @pytest.mark.parametrize("family", TAGGED, ids=lambda family: family.name)
-def test_json_without_its_tags_is_counted(family: FamilyCase) -> None:
+def test_json_without_its_tags_is_a_malformed_call(family: FamilyCase) -> None:
     tok = spoken(family)
     renderer = choose(tok, family.model_type)
 
@@ -164,7 +166,7 @@ OTHER_FORMS = (
     '{"function": "look_up", "parameters": {"key": "x"}}',
     'look_up(key="x")',
 )
-"""Calls as other families, or people, write them."""
+"""Calls in the notations of other families, or as people write them."""
 
 
 @pytest.mark.parametrize("text", OTHER_FORMS)
@@ -177,7 +179,7 @@ def test_a_call_in_another_form_is_counted_or_read(family: FamilyCase, text: str
 
 @pytest.mark.parametrize("text", [form for form in OTHER_FORMS if not form.startswith("look_up")])
 @pytest.mark.parametrize("before", ["<function=brew>", "call:brew{", "functions.brew(", "{'name': 'brew', "])
-def test_an_open_call_of_no_tool_hides_no_other(before: str, text: str) -> None:
+def test_an_open_call_of_an_unknown_tool_hides_no_other_call(before: str, text: str) -> None:
     content, calls = untagged(f"{before} {text}", {"look_up": {}})
     assert (len(calls), content.strip()) == (1, before.strip())
 
@@ -202,12 +204,12 @@ def test_a_call_without_tags_beside_a_good_one_is_counted(family: FamilyCase) ->
     good = [token for token in turn.sampled if token not in renderer.stop_token_ids]
     bare = tok.encode('\n{"name": "look_up", "arguments": {"key": "y"}}', add_special_tokens=False)
     found = renderer.parse([*good, *bare], turn.prompt, SIMPLE)
-    # A section without an end of its own is one malformed call with what follows it.
+    # A section without an end tag becomes one malformed call together with the text after it.
     open_ended = family.name in ("Mistral", "Mistral Tekken", "Phi-4")
     assert [one.kind for one in found.calls] == (["not_json"] if open_ended else [None, "structure"])
 
 
-def test_calls_beside_a_good_section_are_counted() -> None:
+def test_malformed_calls_beside_a_good_section_are_counted() -> None:
     section = f"<|tool_calls_section_begin|>{KIMI}<|tool_calls_section_end|>"
     content, calls = BY_NAME["kimi"].read(f"{KIMI}{section}{KIMI}", {"look_up": {}})
     assert [(one.name, one.kind) for one in calls] == [
@@ -218,7 +220,7 @@ def test_calls_beside_a_good_section_are_counted() -> None:
 
 @pytest.mark.parametrize("end", ["", "\n</｜DSML｜function_calls>", "\nI look."])
 def test_deepseek_v3_2_may_omit_its_outer_tags(end: str) -> None:
-    """vLLM's parser reads such a call too."""
+    """vLLM's parser also reads a call without these tags."""
     text = INVOKE.replace("invoke", "｜DSML｜invoke").replace("parameter", "｜DSML｜parameter")
     content, calls = BY_NAME["deepseek-v3.2"].read(f"I look.\n\n{text}{end}", {"look_up": {}})
     assert [(one.name, one.arguments, one.problem) for one in calls] == [("look_up", KEY, None)]
@@ -255,7 +257,7 @@ def test_a_tag_alone_is_not_a_call(name: str, text: str) -> None:
     ],
 )
 def test_a_call_at_the_end_of_open_reasoning_is_counted(family: str, call_text: str) -> None:
-    """Nothing carries it out, because a model that thinks may well write how it would call."""
+    """The call is not executed, because a model may write in its reasoning how it would make a call."""
     tok = spoken(BY_FAMILY[family])
     reader = choose(tok, "")
     begin = {"Mistral Tekken": "[THINK]", "Gemma 4": "<|channel>thought\n", "Seed-OSS": "<seed:think>"}
@@ -269,8 +271,9 @@ def test_a_call_at_the_end_of_open_reasoning_is_counted(family: str, call_text: 
 
 
 @pytest.mark.parametrize("name", BY_FAMILY)
-def test_no_beginning_of_a_turn_loses_a_call(name: str) -> None:
-    """From the token that begins a call on, each cut has a call, or one that is counted."""
+def test_no_prefix_of_a_turn_loses_a_call(name: str) -> None:
+    """Every prefix of the turn that contains the start of a call has a good call or a counted, malformed
+    one."""
     family = BY_FAMILY[name]
     tok = spoken(family)
     reader = choose(tok, family.model_type)
@@ -389,7 +392,7 @@ def test_an_answer_that_names_no_call_stays_text(name: str, text: str) -> None:
     ],
 )
 @pytest.mark.parametrize("name", ["llama4", "gemma3", "pythonic"])
-def test_a_megabyte_of_beginnings_is_read_at_once(name: str, piece: str) -> None:
+def test_a_megabyte_of_call_starts_is_read_quickly(name: str, piece: str) -> None:
     began = time.process_time()
     for head in ("I look ", "[look_up(", '[look_up(key="', '{"name": "look_up", "parameters": '):
         _, calls = BY_NAME[name].read(head + piece * ((1 << 20) // len(piece)), OFFERED)
@@ -398,7 +401,7 @@ def test_a_megabyte_of_beginnings_is_read_at_once(name: str, piece: str) -> None
 
 
 @pytest.mark.parametrize("style", ["llama", "llama, own template"])
-def test_llama_reads_a_call_among_text_and_its_row_goes_on(style: str) -> None:
+def test_llama_reads_a_call_among_text_and_keeps_one_row(style: str) -> None:
     reader, tok = made(style)
     prompt = reader.render(ASKED, SIMPLE)
     for text, content in (
@@ -419,7 +422,7 @@ def test_llama_reads_a_call_among_text_and_its_row_goes_on(style: str) -> None:
 
 @pytest.mark.parametrize("between", [";", "; ", "\n"])
 def test_two_calls_of_llama_are_one_malformed_call(between: str) -> None:
-    """The family's templates raise if a turn has two, so the conversation could not go on."""
+    """Llama's templates raise if a turn has two calls, so the conversation could not continue."""
     reader, _ = made("llama")
     found = reader.parse(ids("llama", f"I look.\n{OBJECT}{between}{OBJECT}<|eot_id|>"), [], SIMPLE)
     assert (found.content, kinds(found.calls)) == ("I look.", {"structure": 1})

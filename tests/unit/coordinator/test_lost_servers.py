@@ -1,6 +1,6 @@
-"""A server is lost while requests hang on it: they go elsewhere.
+"""A server is lost while it holds requests, which then go to another server.
 
-Requests to a server that merely takes weights, or was not heard once, stay there.
+Requests stay on a server that only loads weights or misses a single look.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Held:
-    """A fault that takes requests and keeps them, until `free`."""
+    """A fault that holds requests without an answer until `free` is set."""
 
     def __init__(self) -> None:
         self.free = asyncio.Event()
@@ -47,7 +47,7 @@ class Held:
         return None
 
     def cancelled(self) -> bool:
-        """The client that asked has left."""
+        """Whether the clients of all held requests have disconnected."""
         return all(connection.is_closing() for connection in self.connections)
 
 
@@ -55,7 +55,8 @@ class Held:
 async def held_turns(
     fleet: Fleet, servers: Servers, number: int
 ) -> AsyncIterator[tuple[int, Held, list[asyncio.Task[Any]]]]:
-    """The first turns of as many episodes, those on one server held there; says on which."""
+    """Start the first turns of `number` episodes. One server holds its turns; yields its index, the fault and
+    all turns."""
     await fleet.want(manifest(0))
     await until(lambda: len(fleet.router.in_rotation()) == len(servers.engines))
     home = fleet.router.pick("e0")
@@ -74,7 +75,7 @@ async def held_turns(
 
 
 @pytest.mark.parametrize("how", ["left discovery", "fell silent", "fell silent in a load"])
-async def test_what_hangs_on_a_server_that_is_lost_goes_elsewhere(how: str) -> None:
+async def test_requests_of_a_lost_server_go_to_another(how: str) -> None:
     async with a_fleet(2) as (fleet, servers), held_turns(fleet, servers, 4) as (bad, held, turns):
         known = list(fleet.router.servers.values())
         if how == "left discovery":
@@ -96,16 +97,16 @@ async def test_what_hangs_on_a_server_that_is_lost_goes_elsewhere(how: str) -> N
     "how",
     ["new weights", "weights it refuses", "one look missed", "nonsense", "left discovery"],
 )
-async def test_requests_continue_on_a_server_merely_out_of_rotation(
+async def test_requests_stay_on_a_server_only_out_of_rotation(
     how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A second look must not be missed for want of a CPU: then the server is lost.
+    # A slow CPU must not make the server miss a second look, because two missed looks lose the server.
     monkeypatch.setattr(weights, "ASK_SECONDS", 1.5)
     async with a_fleet(2) as (fleet, servers), held_turns(fleet, servers, 2) as (bad, held, turns):
         agent = servers.agents[bad]
         if how == "one look missed":
-            agent.faults["GET /v1/weights"] = first(2, hang)  # of the sync and of the watch
-        elif how == "left discovery":  # its readiness probe may only have been slow
+            agent.faults["GET /v1/weights"] = first(2, hang)  # the looks of the sync and of the watch
+        elif how == "left discovery":  # perhaps its readiness probe was only slow
             servers.gone.add(bad)
         elif how == "nonsense":
             agent.faults["GET /v1/weights"] = say({"mood": "good"})
@@ -121,7 +122,7 @@ async def test_requests_continue_on_a_server_merely_out_of_rotation(
         assert fleet.reroutes == 0
 
 
-async def test_a_server_that_fails_every_turn_is_asked_ever_less(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_fails_every_turn_is_asked_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(router, "FIRST_REST_SECONDS", 0.5)
     async with a_fleet(2) as (fleet, servers):
         await fleet.want(manifest(0))
@@ -144,7 +145,7 @@ async def test_a_server_that_fails_every_turn_is_asked_ever_less(monkeypatch: py
         assert [server.losses for server in fleet.router.servers.values()] == [0, 0]
 
 
-async def test_the_only_server_does_not_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_only_server_is_asked_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(router, "FIRST_REST_SECONDS", 60.0)
     async with a_fleet(1) as (fleet, servers):
         await fleet.want(manifest(0))
@@ -154,7 +155,7 @@ async def test_the_only_server_does_not_rest(monkeypatch: pytest.MonkeyPatch) ->
         assert fleet.reroutes == 1
 
 
-async def test_a_caller_that_leaves_takes_its_request_along() -> None:
+async def test_a_caller_that_leaves_cancels_its_request() -> None:
     async with a_fleet(1) as (fleet, servers), held_turns(fleet, servers, 3) as (_, held, turns):
         [server] = fleet.router.servers.values()
         for left, turn in enumerate(reversed(turns)):

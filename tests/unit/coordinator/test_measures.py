@@ -1,4 +1,4 @@
-"""Estimators and metrics."""
+"""Estimators such as pass@k, and the metrics of batches and validations."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_prompts_with_too_few_scored_tries_are_left_out() -> None:
 
 
 @given(st.lists(st.floats(-100, 100), min_size=1, max_size=20))
-def test_a_spread_lies_within_its_bounds(values: list[float]) -> None:
+def test_a_spread_has_its_mean_between_minimum_and_maximum(values: list[float]) -> None:
     found = spread(values)
     assert found.min <= found.mean <= found.max
     assert 0 <= found.std <= found.max - found.min + 1e-9
@@ -101,7 +101,7 @@ def group_of(*episodes: EpisodeRecord) -> GroupRecord:
 
 
 def turned(episode: EpisodeRecord, *changes: dict[str, object]) -> EpisodeRecord:
-    """An episode whose turns are changed, one after the other."""
+    """The episode, with each turn's fields changed by the entry of `changes` at its index."""
     pairs = zip(episode.turns, changes, strict=True)
     return episode.model_copy(update={"turns": [turn.model_copy(update=new) for turn, new in pairs]})
 
@@ -175,7 +175,7 @@ def test_episode_rates_count_episodes_and_turn_rates_turns() -> None:
     assert (found["episodes/max_tokens_rate"], found["episodes/time_limit_rate"]) == (1 / 4, 0.0)
 
 
-def test_kinds_of_truncation_are_told_apart() -> None:
+def test_kinds_of_truncation_are_counted_separately() -> None:
     cut = turned(sealed("t0-0", 0, outcome=Outcome.TRUNCATED, turns=1), {"finish_reason": "length"})
     full = sealed("t0-0", 1, outcome=Outcome.TRUNCATED, turns=1)
     exhausted = sealed("t0-0", 2, outcome=Outcome.TRUNCATED, turns=3)
@@ -273,7 +273,7 @@ ANSWER = {"role": "assistant", "content": "It is gold."}
         (0.5, Outcome.COMPLETED, [ANSWER], 0.5),
     ],
 )
-def test_completion_is_an_answer_that_was_emitted(
+def test_an_episode_with_an_emitted_answer_is_complete(
     reported: float | None, outcome: Outcome, messages: list[dict[str, Any]], completed: float
 ) -> None:
     one = sealed("v0-0", 0, outcome=outcome, messages=messages, turns=1)
@@ -294,13 +294,13 @@ def test_environment_metrics_are_reported_for_validations_too() -> None:
     ("idle", "oldest", "mean"),
     [((), 4, 2.0), ((3,), 3, 1.5), ((3, 4), 2, 1.0), ((1, 6), 4, 2.0), ((5,), 3, 1.5)],
 )
-def test_nobody_ages_by_a_step_without_groups(idle: tuple[int, ...], oldest: int, mean: float) -> None:
+def test_no_group_ages_by_a_step_without_groups(idle: tuple[int, ...], oldest: int, mean: float) -> None:
     groups = [a_group("t0-000000", [1.0], step=1), a_group("t0-000001", [0.0], step=5)]
     found = metrics.batch(groups, 6, trained=(), max_turns=2, idle=idle)
     assert (found["staleness/lag_max"], found["staleness/lag_mean"]) == (oldest, mean)
 
 
-def test_a_step_is_shown_with_its_age_in_steps_that_trained() -> None:
+def test_staleness_counts_only_steps_that_trained() -> None:
     spec = a_small_spec()
     shown = StepMetrics(spec, Signals(spec))
     changed = job_rig.report(2).model_copy(update={"directive": Directive(remedy="OnPolicy")})
@@ -313,7 +313,7 @@ def test_a_step_is_shown_with_its_age_in_steps_that_trained() -> None:
 
 
 TRAINED = {
-    # Whether each method gives the rewards [1, 1, 0], [1, 1, 1] and [0, 0, 0] an advantage.
+    # Whether each method gives groups with rewards [1, 1, 0], [1, 1, 1] and [0, 0, 0] a non-zero advantage.
     "grpo_passk": [False, False, False],
     "monte_carlo": [True, True, False],
     "reinforce_pp": [True, True, True],
@@ -339,7 +339,7 @@ def test_group_has_no_advantage_if_the_learner_found_none(method: str) -> None:
 
 
 def learned(groups: list[GroupRecord], method: str) -> dict[str, int]:
-    """Tokens that the learner trains of each group."""
+    """The number of tokens that the learner trains in each group."""
     objective = Objective.of(AlgorithmSpec(advantage=Advantage(method=method)))
     return training_batch(Batch(step=1, epoch=0, groups=groups), objective).train_tokens
 
@@ -352,7 +352,7 @@ def test_validation_time_spans_first_start_to_last_end_of_tries() -> None:
     assert metrics.validation([], [1], 1.0)["timing_s/eval"] == 0.0
 
 
-def test_metrics_of_nothing_are_zero() -> None:
+def test_metrics_without_scored_episodes_are_zero() -> None:
     batch = metrics.batch([a_group("t0-000000", [None, None])], 1, trained=(), max_turns=2)
     assert batch["rollout/reward/mean"] == batch["rollout/tokens/response_max"] == 0
 

@@ -1,4 +1,4 @@
-"""Parts of messages: what the model said instead of an answer, its reasoning, and what is not text."""
+"""Parts of messages: a refusal instead of an answer, reasoning, and content that is not text."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def refused(param: str, message: dict[str, Any]) -> GatewayError:
         ({"content": [{"type": "output_text", "text": "It is gold."}]}, "It is gold."),
     ],
 )
-def test_a_refusal_is_what_the_model_said(fields: dict[str, Any], text: str) -> None:
+def test_a_refusal_becomes_the_models_text(fields: dict[str, Any], text: str) -> None:
     assert said(**fields) == {"role": "assistant", "content": text}
 
 
@@ -59,7 +59,7 @@ def test_a_refusal_is_what_the_model_said(fields: dict[str, Any], text: str) -> 
 )
 @pytest.mark.parametrize("name", [None, "reasoning", "reasoning_content"])
 def test_a_thinking_part_is_reasoning(part: dict[str, Any], name: str | None) -> None:
-    """The same reasoning may be in a field of the message too."""
+    """A field of the message may hold the same reasoning as the part."""
     fields = {} if name is None else {name: "It shines."}
     assert said(content=[part, TEXT], **fields) == {
         "role": "assistant",
@@ -82,20 +82,20 @@ def test_a_thinking_part_is_reasoning(part: dict[str, Any], name: str | None) ->
         ({"content": [{"type": "text", "text": 7}]}, "content.0.text"),
     ],
 )
-def test_what_a_message_says_twice_or_not_at_all_is_named(fields: dict[str, Any], name: str) -> None:
+def test_contradictory_or_missing_content_is_refused_by_name(fields: dict[str, Any], name: str) -> None:
     refused(f"messages.1.{name}", {"role": "assistant"} | fields)
 
 
 @pytest.mark.parametrize("role", ["user", "system", "tool"])
 @pytest.mark.parametrize("part", [REFUSAL, {"type": "thinking", "thinking": "a"}])
-def test_only_the_assistant_refuses_and_thinks(role: str, part: dict[str, Any]) -> None:
+def test_only_assistant_messages_may_refuse_or_think(role: str, part: dict[str, Any]) -> None:
     error = refused("messages.1.content.0.type", {"role": role, "content": [part], "tool_call_id": "c"})
     assert error.code == "unsupported_content"
     assert "send content of type text" in str(error)
     refused("messages.1.refusal", {"role": role, "content": "", "refusal": "no", "tool_call_id": "c"})
 
 
-def test_a_response_s_refusal_is_what_the_model_said() -> None:
+def test_a_refusal_in_responses_becomes_the_models_text() -> None:
     def read(item: dict[str, Any]) -> list[Any]:
         return responses.read({"input": [USER, item, USER]}, earlier=lambda _: []).ask.messages
 
@@ -137,8 +137,8 @@ def test_thinking_between_tools_is_left_to_the_template() -> None:
     assert (found.shows_reasoning, found.ask.effort, found.ignored) == (False, None, ("thinking.type",))
 
 
-def test_an_error_of_a_tool_is_its_content_alone() -> None:
-    """Chat templates have no place for it, so the record says that it was sent."""
+def test_a_tools_error_is_passed_on_as_content_only() -> None:
+    """Chat templates cannot show `is_error`, so the record lists the field as ignored."""
     result = {"type": "tool_result", "tool_use_id": "c", "content": "no such key", "is_error": True}
     found = messages.read({"messages": [{"role": "user", "content": [result, result]}], "max_tokens": 5})
     tool = {"role": "tool", "tool_call_id": "c", "content": "no such key"}

@@ -1,4 +1,4 @@
-"""Anthropic's Messages: what a request asks for in OpenAI's form, and what its clients receive."""
+"""Anthropic's Messages API: how a request is translated to a chat request, and what its clients receive."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_stop_sequences_end_the_turn() -> None:
         ),
     ],
 )
-def test_what_would_not_be_done_is_refused_by_name(param: str, fields: dict[str, Any]) -> None:
+def test_unsupported_fields_are_refused_by_name(param: str, fields: dict[str, Any]) -> None:
     with pytest.raises(GatewayError) as caught:
         messages.read(body(**fields))
     assert (caught.value.status, caught.value.param) == (400, param)
@@ -184,7 +184,7 @@ def test_a_body_that_is_not_an_object_is_refused(document: object) -> None:
             read(document)
 
 
-def test_ineffective_fields_are_listed_and_lenient_lists_more() -> None:
+def test_ineffective_fields_are_listed_and_more_if_lenient() -> None:
     thinking = {"type": "enabled", "budget_tokens": 1024}
     asked = body(
         tools=[TOOL, TOOL | {"name": "later", "defer_loading": True}],
@@ -250,7 +250,9 @@ def test_reasoning_is_shown_to_clients_that_ask_for_it() -> None:
         ({"finish_reason": "tool_calls", "stopped": "END"}, "tool_use", None),
     ],
 )
-def test_an_answer_says_why_its_turn_ended(fields: dict[str, Any], reason: str, sequence: str | None) -> None:
+def test_an_answer_has_the_reason_why_its_turn_ended(
+    fields: dict[str, Any], reason: str, sequence: str | None
+) -> None:
     answer = messages_answers.message(answered(**fields), "m", "t0-1", False)
     assert (answer["stop_reason"], answer["stop_sequence"]) == (reason, sequence)
 
@@ -277,7 +279,7 @@ def tok(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return tokenizer(tmp_path_factory.mktemp("tok"), QWEN3_TEMPLATE)
 
 
-async def test_tokens_are_counted_as_they_are_then_billed(tok: Any) -> None:
+async def test_counted_tokens_equal_the_billed_ones(tok: Any) -> None:
     async with rig(tok, CALL, ANSWER) as r:
         asked = body(messages=[USER], tools=[TOOL])
         _, answer = await r.post("/v1/messages", asked)
@@ -292,7 +294,7 @@ async def test_tokens_are_counted_as_they_are_then_billed(tok: Any) -> None:
     assert r.rollout.session.forks == 0
 
 
-async def test_a_count_that_fits_no_context_ends_nothing(tok: Any) -> None:
+async def test_counting_beyond_the_context_does_not_end_the_episode(tok: Any) -> None:
     async with rig(tok, ANSWER, context=20) as r:
         long = {"messages": [{"role": "user", "content": "word " * 500}]}
         status, answer = await r.post("/v1/messages/count_tokens", long)
@@ -325,7 +327,7 @@ async def test_an_endpoint_is_not_asked_to_count(tok: Any) -> None:
     assert (status, answer["error"]["code"]) == (400, "unsupported_parameter")
 
 
-async def test_errors_are_anthropics_too(tok: Any) -> None:
+async def test_errors_have_anthropics_form(tok: Any) -> None:
     async with rig(tok) as r:
         _, answer = await r.post("/v1/messages", body(top_k=5))
     assert (answer["type"], answer["error"]["type"]) == ("error", "invalid_request_error")

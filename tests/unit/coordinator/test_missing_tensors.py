@@ -1,4 +1,4 @@
-"""Weights that lack tensors are refused before a GPU is asked for, by the headers of their files."""
+"""The preflight reads headers of weights, and refuses missing tensors before the job requests a GPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def layers(part: tuple[str, str], *numbers: int) -> list[str]:
 
 
 def in_parts(count: int) -> dict[str, Any]:
-    """The configuration of a model of several parts."""
+    """The configuration of a multimodal model whose text part has `count` layers."""
     return {
         "num_hidden_layers": 9,
         "text_config": {"num_hidden_layers": count, "max_position_embeddings": 512},
@@ -83,7 +83,7 @@ def test_a_layer_without_tensors_is_named(
     ("held", "config"),
     [
         (layers(PART, 0, 1, 2), {"num_hidden_layers": 3}),
-        (layers(PART, 0, 1, 2, 3), {"num_hidden_layers": 3}),  # and one that predicts further tokens
+        (layers(PART, 0, 1, 2, 3), {"num_hidden_layers": 3}),  # the fourth layer predicts further tokens
         ([*layers(TOWER, 0), "visual.mlp.0.weight", "visual.mlp.2.weight", *layers(PART, 0, 1)],
          in_parts(2)),
         (layers(("transformer.h", "attn.c_attn.weight"), 0, 1), {"num_hidden_layers": 2}),

@@ -24,7 +24,7 @@ def rows_of(order: Order | Mixture, positions: range) -> list[int]:
 
 
 @given(total=st.integers(6, 300), given=weights)
-def test_places_are_the_rounded_shares_and_at_least_one(total: int, given: list[float]) -> None:
+def test_each_task_gets_its_rounded_share_and_at_least_one(total: int, given: list[float]) -> None:
     found = places(total, given)
     assert sum(found) == total
     assert min(found) >= 1
@@ -33,7 +33,7 @@ def test_places_are_the_rounded_shares_and_at_least_one(total: int, given: list[
         assert all(abs(one - share) < 1 for one, share in zip(found, wanted, strict=True))
 
 
-def test_without_weights_the_order_is_the_one_there_always_was() -> None:
+def test_the_order_without_weights_has_not_changed() -> None:
     assert order_of(8, None, {}, 7, True) == Order(8, 7)
     assert order_of(10, TASKS, {}, 7, False) == Order(10, 7, shuffle=False)
 
@@ -62,7 +62,7 @@ def test_zero_weight_excludes_a_task_and_no_weight_means_one() -> None:
 
 
 @given(seed=st.integers(0, 1000), position=st.integers(0, 200), shuffle=st.booleans())
-def test_a_position_is_the_same_slot_for_every_caller(seed: int, position: int, shuffle: bool) -> None:
+def test_a_position_gives_every_caller_the_same_slot(seed: int, position: int, shuffle: bool) -> None:
     def slot() -> object:
         return order_of(10, TASKS, {"cancel": 2.5}, seed, shuffle).slot(position)
 
@@ -84,7 +84,7 @@ def test_in_file_order_the_tasks_are_evenly_spread() -> None:
     assert [row for row in rows_of(order, range(10)) if TASKS[row] == "cancel"] == [6, 7, 8, 6, 7, 8]
 
 
-def test_shares_are_reported_and_what_no_row_has_is_refused() -> None:
+def test_shares_are_reported_and_unknown_tasks_are_refused() -> None:
     assert checks.task_weights(TASKS, {"cancel": 2}) == "shares: cancel 50.0%, chat 25.0%, refund 25.0%"
     with pytest.raises(JobError, match="no training row has the task typo; tasks are cancel, chat, refund"):
         checks.task_weights(TASKS, {"typo": 1})

@@ -1,4 +1,4 @@
-"""A tracking server that sends MLflow to another address: nothing is asked there."""
+"""A tracking server that redirects MLflow to another address. The client sends no request there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from headway_coordinator.metrics.mlflow import About, connect
 
 @contextmanager
 def served(leads_to: str = "") -> Iterator[tuple[str, list[str]]]:
-    """A server that sends everybody elsewhere, or answers: its address, and the paths it was asked."""
+    """A server that redirects to `leads_to`, or answers if that is empty. Yields its address and the
+    requested paths."""
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -32,7 +33,7 @@ def served(leads_to: str = "") -> Iterator[tuple[str, list[str]]]:
         do_POST = do_GET
 
         def log_message(self, format: str, *args: object) -> None:
-            """Nothing is written."""
+            """Log no request."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
@@ -46,7 +47,7 @@ def served(leads_to: str = "") -> Iterator[tuple[str, list[str]]]:
 
 
 def test_mlflow_follows_no_redirect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_ALLOW_HTTP_REDIRECTS", "true")  # as a pod template of the job's may say
+    monkeypatch.setenv("MLFLOW_ALLOW_HTTP_REDIRECTS", "true")  # a pod template of the job may set it
     with served() as (hidden, reached), served(hidden) as (tracking, asked):
         layout = Layout(f"file://{tmp_path}", "ns", "job", "uid")
         logger = connect(tracking, FileStore(), layout, "ns/job", About("job"))

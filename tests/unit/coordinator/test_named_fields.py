@@ -1,4 +1,4 @@
-"""Errors name the field that the client wrote, in each protocol and by each name."""
+"""Errors name the field as the client wrote it, in each protocol and under each of its names."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def tok(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 async def refused(r: Any, path: str, fields: dict[str, Any]) -> tuple[str, str]:
-    """The field and the message of a refusal."""
+    """Send a request that is refused. Returns the field and the message of the error."""
     status, answer = await r.post(path, REQUESTS[path] | fields)
     assert status == 400, answer
     error = answer["error"]
@@ -64,7 +64,7 @@ async def test_an_error_about_a_stop_string_names_its_field(tok: Any, path: str,
             assert (await refused(r, path, written(name, strings)))[0] == name
         for strings in ([""], ["x" * 201], [None]):
             assert (await refused(r, path, written(name, strings)))[0] == f"{name}.0"
-        if path != COMPLETIONS:  # a plain completion has no markup
+        if path != COMPLETIONS:  # a plain completion has no tags of a chat template
             param, message = await refused(r, path, written(name, ["Observation:", "think"]))
             assert param == name
             assert "'<think>'" in message
@@ -98,7 +98,7 @@ async def test_responses_have_no_stop_strings(tok: Any, name: str) -> None:
         (COMPLETIONS, "json_schema", {"json_schema": SCHEMA}),
     ],
 )
-async def test_a_schema_that_no_server_takes_is_named(
+async def test_a_schema_that_no_server_accepts_is_named(
     tok: Any, path: str, name: str, fields: dict[str, Any]
 ) -> None:
     async with rig(tok) as r:
@@ -121,7 +121,7 @@ async def test_a_conversation_that_does_not_fit_is_named(
             status, answer = await r.post(path, REQUESTS[path] | fields)
             error = answer["error"]
             assert (status, error["code"], error["param"]) == (400, "context_length_exceeded", name)
-            monkeypatch.setattr(served, "MAX_BODY", 1000)  # too long to be read, the second time
+            monkeypatch.setattr(served, "MAX_BODY", 1000)  # the second body is too long to be read
 
 
 STRICT = "{% for m in messages %}{% if m.content == 'no' %}{{ raise_exception('no') }}{% endif %}{% endfor %}"
@@ -151,7 +151,7 @@ async def test_a_conversation_that_the_template_refuses_is_named(
         (COMPLETIONS, "max_tokens"),
     ],
 )
-async def test_an_episode_without_tokens_names_the_bound(tok: Any, path: str, limit: str) -> None:
+async def test_an_episode_without_tokens_left_names_the_limit(tok: Any, path: str, limit: str) -> None:
     async with rig(tok) as r:
         r.rollout.session.allowance.limit = 0
         status, answer = await r.post(path, REQUESTS[path])

@@ -1,4 +1,5 @@
-"""Fields within messages, tools and choices that are not applied: refused by name, listed, or inert."""
+"""Fields inside messages, tools and choices that are not applied. Each is refused by name, listed, or
+inert."""
 
 from __future__ import annotations
 
@@ -251,7 +252,7 @@ ECHOED: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("protocol", "fields"), ECHOED)
-def test_a_field_without_meaning_is_not_listed_as_ignored(protocol: str, fields: dict[str, Any]) -> None:
+def test_an_inert_field_is_not_listed_as_ignored(protocol: str, fields: dict[str, Any]) -> None:
     assert read(protocol, fields).ignored == ()
 
 
@@ -275,11 +276,13 @@ OF_OTHER_KINDS: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("protocol", "fields", "name"), OF_OTHER_KINDS)
-def test_a_field_of_another_kind_of_part_is_listed(protocol: str, fields: dict[str, Any], name: str) -> None:
+def test_a_field_that_belongs_to_another_part_type_is_listed(
+    protocol: str, fields: dict[str, Any], name: str
+) -> None:
     assert name in read(protocol, fields).ignored
 
 
-def test_a_name_is_listed_once_and_only_a_record_s_worth() -> None:
+def test_a_name_is_listed_once_up_to_a_records_limit() -> None:
     each = [USER | {"tone": 1, f"tone_{number}": 1} for number in range(5000)]
     assert read("chat", {"messages": each[:2]}).ignored == (
         "messages.tone",
@@ -292,7 +295,7 @@ def test_a_name_is_listed_once_and_only_a_record_s_worth() -> None:
     assert long == "messages." + "x" * 60
 
 
-def test_the_first_of_several_is_named_with_its_place() -> None:
+def test_the_first_of_several_bad_fields_is_named_with_place() -> None:
     fields = {"messages": [USER, SAID | {"partial": True}, USER | {"images": ["a"]}]}
     with pytest.raises(GatewayError) as caught:
         read("chat", fields)

@@ -1,4 +1,4 @@
-"""Chat requests as clients write them, and answers as clients read them."""
+"""Chat completions: reading the requests that clients write, and making the answers that they read."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_content_may_be_blocks_and_developer_is_system() -> None:
     ]
 
 
-def test_a_conversation_with_calls() -> None:
+def test_a_conversation_with_calls_is_read() -> None:
     call = {"id": "c", "type": "function", "function": {"name": "look_up", "arguments": '{"a": 1}'}}
     messages = [
         USER,
@@ -64,7 +64,7 @@ def test_a_conversation_with_calls() -> None:
     assert found.ask.tools == [TOOL]
 
 
-def test_the_smaller_of_two_bounds_holds() -> None:
+def test_the_smaller_of_two_token_limits_applies() -> None:
     assert openai.read(body(max_tokens=9, max_completion_tokens=7)).ask.max_tokens == 7
     assert openai.read(body(max_tokens=9, max_completion_tokens=None)).ask.max_tokens == 9
 
@@ -108,7 +108,7 @@ def test_every_tool_choice_is_read(
         {"store": False, "service_tier": "auto", "something_new": [1]},
     ],
 )
-def test_what_makes_no_difference_is_taken(neutral: dict[str, Any]) -> None:
+def test_fields_at_neutral_values_are_accepted(neutral: dict[str, Any]) -> None:
     assert openai.read(body(**neutral)).ask.messages == [USER]
 
 
@@ -184,7 +184,7 @@ def test_what_makes_no_difference_is_taken(neutral: dict[str, Any]) -> None:
         ("tools.0.type", {"tools": [{"type": "web_search"}]}),
     ],
 )
-def test_what_would_not_be_done_is_refused_by_name(param: str, fields: dict[str, Any]) -> None:
+def test_unsupported_fields_are_refused_by_name(param: str, fields: dict[str, Any]) -> None:
     refused(param, **fields)
 
 
@@ -251,12 +251,14 @@ def test_a_seed_is_listed_and_not_applied() -> None:
         ({"user": "me", "metadata": {"a": "b"}, "store": True, "service_tier": "flex"}, ()),
     ],
 )
-def test_what_no_answer_shows_is_listed(fields: dict[str, Any], names: tuple[str, ...]) -> None:
+def test_requested_output_that_no_answer_has_is_listed(
+    fields: dict[str, Any], names: tuple[str, ...]
+) -> None:
     for lenient in (False, True):
         assert openai.read(body(**fields), lenient=lenient).ignored == names
 
 
-def test_only_as_many_names_are_kept_as_a_record_has_room_for() -> None:
+def test_the_list_of_ignored_names_is_bounded() -> None:
     many = {f"field_{number}": number for number in range(10_000)}
     for asked in (body(**many), body(chat_template_kwargs=many)):
         assert len(openai.read(asked, lenient=True).ignored) == MAX_IGNORED + 1
@@ -277,7 +279,7 @@ def test_sampling_that_differs_from_the_job_s_is_named() -> None:
         assert read.ask.overruled(job) == ["temperature", "top_p"]
 
 
-def test_pictures_are_refused_as_what_they_are() -> None:
+def test_pictures_are_refused_as_unsupported_content() -> None:
     picture = {"type": "image_url", "image_url": {"url": "data:"}}
     error = refused("messages.0.content.0.type", messages=[{"role": "user", "content": [picture]}])
     assert error.code == "unsupported_content"

@@ -1,4 +1,4 @@
-"""The gateway's OpenAPI document: it has every route, and what the gateway answers is what it says."""
+"""The gateway's OpenAPI document has every route, and every answer of the gateway conforms to it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def tok(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def schema_of(method: str, path: str, status: int) -> dict[str, Any]:
-    """What the document says of an answer, with all that it refers to."""
+    """The document's schema of an answer, with the components that it refers to."""
     answers = DOCUMENT["paths"][path][method.lower()]["responses"]
     found: dict[str, Any] = answers[str(status) if str(status) in answers else f"{status // 100}XX"]
     return found["content"]["application/json"]["schema"] | {"components": DOCUMENT["components"]}
@@ -53,7 +53,7 @@ def test_document_is_valid_and_lists_fields_without_effect(tok: Any) -> None:
         jsonschema.Draft202012Validator.check_schema(schema)
 
 
-async def test_anybody_may_read_it(tok: Any) -> None:
+async def test_the_document_needs_no_token(tok: Any) -> None:
     async with rig(tok) as r, r.http.get(f"{r.url}/openapi.json") as answer:
         assert (answer.status, answer.content_type) == (200, "application/json")
         assert await answer.json() == DOCUMENT
@@ -97,7 +97,7 @@ async def asked(r: Any, method: str, path: str, body: Any, base: str) -> tuple[i
         return answer.status, await answer.json()
 
 
-async def test_each_answer_is_what_the_document_says(tok: Any) -> None:
+async def test_each_answer_conforms_to_the_document(tok: Any) -> None:
     async with rig(tok, f"<think>hm</think>{CALL}", MALFORMED, "Gold.<|im_end|>") as r:
         for method, path, body in GOOD:
             if isinstance(body, dict) and body.get("tools") == "theirs":
@@ -108,7 +108,7 @@ async def test_each_answer_is_what_the_document_says(tok: Any) -> None:
     assert {(method, path) for method, path, _ in GOOD} == ROUTES
 
 
-async def test_each_refusal_is_what_the_document_says(tok: Any) -> None:
+async def test_each_refusal_conforms_to_the_document(tok: Any) -> None:
     async with rig(tok) as r:
         for method, path, body in BAD:
             status, answer = await asked(r, method, path, body, r.base)
@@ -121,7 +121,7 @@ async def test_each_refusal_is_what_the_document_says(tok: Any) -> None:
 
 
 async def test_an_answer_of_another_shape_would_be_found(tok: Any) -> None:
-    """The schemas are closed: one field more, or one that is missing, is not what the document says."""
+    """The schemas are closed, so an answer with an extra or a missing field does not conform."""
     async with rig(tok) as r:
         _, answer = await r.chat()
     schema = schema_of("POST", "/v1/chat/completions", 200)

@@ -1,4 +1,4 @@
-"""The whole coordinator, its status and its successor, while a person has a job changed by an annotation."""
+"""The whole coordinator, its status and its successor, while a person changes a job by an annotation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def weight_agent() -> Scripted:
 
 
 class Rig:
-    """A job over scripted servers, whose annotation is `order`; the API server is a list."""
+    """A job with scripted servers. Its annotation is `order`, and a list stands for the API server."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -94,7 +94,7 @@ class Rig:
                 await asyncio.gather(running, return_exceptions=True)
 
     async def until(self, state: str) -> dict[str, Any]:
-        """The status once the order is in that state."""
+        """Wait until the order is in this state. Returns the status."""
         async with asyncio.timeout(30):
             while True:
                 found = self.status[-1].get("remedyOrder", {}) if self.status else {}
@@ -103,7 +103,9 @@ class Rig:
                 await asyncio.sleep(0.01)
 
 
-async def test_a_person_has_a_running_job_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_person_changes_a_running_job_by_an_annotation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(status_writer, "LEAST_SECONDS", 0.01)
     monkeypatch.setattr(status_writer, "REFRESH_SECONDS", 0.05)
     rig = Rig(tmp_path)
@@ -146,7 +148,7 @@ async def test_a_person_has_a_running_job_changed(tmp_path: Path, monkeypatch: p
     assert RLTrainingJobStatus.model_validate(last).reward is not None
 
 
-async def test_changes_are_not_counted_before_predecessors_are_known(
+async def test_changes_are_counted_once_earlier_ones_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted, recall, metrics = (

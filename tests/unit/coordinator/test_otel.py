@@ -1,4 +1,4 @@
-"""Episodes and steps as OpenTelemetry's spans, and a receiver that is slow, away or says no."""
+"""Episodes and steps as OpenTelemetry spans, and a receiver that is slow, unreachable or refuses them."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def test_an_episode_is_a_trace_of_turns_tools_and_waits(episode: EpisodeRecord) 
     assert root.attributes["gen_ai.conversation.id"] == episode.episode_id
 
 
-def test_a_turn_calls_a_server_and_nothing_else_does(episode: EpisodeRecord) -> None:
-    """As the conventions have it: a call to a model is of kind CLIENT."""
+def test_only_spans_of_turns_are_calls_to_a_server(episode: EpisodeRecord) -> None:
+    """OpenTelemetry's conventions give a call to a model the kind CLIENT."""
     spans = [
         *of_episode(JOB, MODEL, episode),
         *of_step(JOB, report(1050.0), []),
@@ -86,7 +86,7 @@ def test_what_is_sent_twice_is_one_trace(episode: EpisodeRecord) -> None:
     assert of_episode(other, MODEL, episode)[0].trace != of_episode(JOB, MODEL, episode)[0].trace
 
 
-def test_an_episode_that_failed_says_why(episode: EpisodeRecord) -> None:
+def test_the_trace_of_a_failed_episode_has_the_reason(episode: EpisodeRecord) -> None:
     lost = episode.model_copy(update={"outcome": Outcome.INFRA_ERROR, "error": "the sandbox went away"})
     assert of_episode(JOB, MODEL, lost)[0].failed == "the sandbox went away"
     assert of_episode(JOB, MODEL, episode)[0].failed is None
@@ -114,7 +114,7 @@ def test_a_step_has_no_more_links_than_receivers_keep() -> None:
     assert len(of_step(JOB, report(1050.0), [str(n) for n in range(1000)])[0].links) == MAX_LINKS
 
 
-def test_a_step_of_no_known_time_is_not_sent() -> None:
+def test_a_step_without_a_known_time_is_not_sent() -> None:
     assert of_step(JOB, report(None), []) == []
 
 
@@ -131,7 +131,7 @@ def test_a_request_holds_every_span(episode: EpisodeRecord) -> None:
 
 
 class Receiver:
-    """Takes traces, once it has answered with each of `first`."""
+    """A receiver that answers with each status of `first`, and takes traces after that."""
 
     def __init__(self, *first: int) -> None:
         self.first = [*first]
@@ -171,7 +171,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("first", [(), (503,), (429, 502)])
-async def test_spans_arrive_in_the_end(episode: EpisodeRecord, first: tuple[int, ...]) -> None:
+async def test_spans_arrive_despite_temporary_errors(episode: EpisodeRecord, first: tuple[int, ...]) -> None:
     receiver, spans = Receiver(*first), of_episode(JOB, MODEL, episode)
     async with sending(receiver) as out:
         out.give(spans)
@@ -194,7 +194,7 @@ async def test_spans_are_sent_while_the_job_goes_on(episode: EpisodeRecord) -> N
 
 
 @pytest.mark.parametrize("status", [301, 307, 400, 401, 404, 500])
-async def test_a_receiver_that_says_no_is_asked_once(episode: EpisodeRecord, status: int) -> None:
+async def test_a_receiver_that_refuses_is_asked_once(episode: EpisodeRecord, status: int) -> None:
     receiver, spans = Receiver(status, status), of_episode(JOB, MODEL, episode)
     async with sending(receiver) as out:
         out.give(spans)
@@ -224,12 +224,12 @@ async def test_the_number_of_waiting_spans_is_bounded(
     assert out.dropped == 2 * len(spans) - 4
 
 
-async def test_what_was_being_sent_when_the_job_ends_is_sent_again(episode: EpisodeRecord) -> None:
+async def test_spans_in_flight_at_the_jobs_end_are_sent_again(episode: EpisodeRecord) -> None:
     receiver, spans = Receiver(), of_episode(JOB, MODEL, episode)
     async with sending(receiver) as out:
         out.give(spans)
         task = asyncio.create_task(out.run())
-        await asyncio.sleep(0)  # it has begun
+        await asyncio.sleep(0)  # the export has begun
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await out.close()

@@ -1,4 +1,5 @@
-"""Fields as other engines write them: applied if they mean the same, else refused with what to write."""
+"""Fields under the names of other engines are applied if they mean the same, else refused with what to
+write."""
 
 from __future__ import annotations
 
@@ -48,7 +49,9 @@ SAME: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("fields", "same"), SAME)
 @pytest.mark.parametrize("read", [chat, continued])
-def test_a_field_by_another_name_is_applied(read: Any, fields: dict[str, Any], same: dict[str, Any]) -> None:
+def test_a_field_under_another_engines_name_is_applied(
+    read: Any, fields: dict[str, Any], same: dict[str, Any]
+) -> None:
     found = read(**fields)
     assert (found.ask, found.ignored) == (read(**same).ask, ())
 
@@ -129,7 +132,7 @@ def test_a_field_with_no_exact_meaning_is_refused(
     ("param", "fields"),
     [(param, fields) for param, fields, message in REFUSED if message != "got" and param != "stop"],
 )
-def test_a_lenient_job_ignores_and_lists_it(param: str, fields: dict[str, Any]) -> None:
+def test_a_lenient_job_lists_an_inexact_field_as_ignored(param: str, fields: dict[str, Any]) -> None:
     found = chat(lenient=True, **fields)
     assert {param, next(iter(fields))} & {*found.ignored}
     assert found.ask == replace(chat().ask, must_think=False)
@@ -160,6 +163,6 @@ def test_other_protocols_name_their_own_field(fields: dict[str, Any], instead: t
         assert message in str(caught.value)
 
 
-def test_a_json_object_by_any_name_is_one_schema() -> None:
+def test_every_spelling_of_json_object_is_one_schema() -> None:
     for fields in ({"format": "json"}, {"guided_decoding": {"json_object": True}}):
         assert chat(**fields).ask.schema == ANY_OBJECT

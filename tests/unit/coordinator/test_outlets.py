@@ -1,4 +1,4 @@
-"""Where metrics and status go: Prometheus, MLflow, the API server; none of them may stop training."""
+"""Metrics and status go to Prometheus, MLflow and the API server. No failure of these may stop training."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def test_metrics_carry_the_job_and_their_labels() -> None:
     assert found["headway_episodes_seconds_count", None].value == 1
 
 
-def test_a_bill_that_falls_is_not_counted_once_more() -> None:
-    """Prometheus would treat it as a counter that began again."""
+def test_a_falling_bill_is_not_exported_as_a_falling_counter() -> None:
+    """Prometheus would treat a lower value as a restarted counter, and add the whole bill again."""
     now = {"sample": 12.0, "train": 3.0}
     exporter = Exporter(
         "ns", "job", lambda: [Sample("usage/tokens", value, {"class": name}) for name, value in now.items()]
@@ -74,7 +74,7 @@ def test_a_bill_that_falls_is_not_counted_once_more() -> None:
     ]
 
 
-def test_a_number_without_a_family_is_a_mistake() -> None:
+def test_a_metric_without_a_family_is_an_error() -> None:
     with pytest.raises(UnknownMetricError):
         Exporter("ns", "job", lambda: [Sample("made/up", 1)]).text()
 
@@ -86,14 +86,14 @@ def a_job(folder: Path) -> JobConfig:
 
 
 class Server:
-    """A tracking server that may be down."""
+    """A scripted tracking server, which may be down."""
 
     def __init__(self, down: int = 0) -> None:
         self.down = down
         self.logged: list[tuple[str, list[Any]]] = []
         self.runs = 0
         self.mute = False
-        """It takes metrics, and says nothing of its runs."""
+        """Whether the server takes metrics but does not answer questions about its runs."""
         self.params: dict[str, str] = {}
         self.tags: dict[str, str] = {}
         self.without_artifacts = False
@@ -137,7 +137,7 @@ class Server:
 
 
 def tracker(server: Server, folder: Path, **parameters: str) -> Mlflow:
-    # Its thread would import this while `close` waits for it, and on a cold disk for longer than that.
+    # Otherwise the logger's thread would import this during `close`, and on a cold disk exceed its timeout.
     from mlflow.entities import Metric  # noqa: F401
 
     layout = Layout(f"file://{folder}", "ns", "job", "uid")
@@ -147,7 +147,7 @@ def tracker(server: Server, folder: Path, **parameters: str) -> Mlflow:
     return found
 
 
-def test_metrics_reach_mlflow_in_pieces_it_takes(tmp_path: Path) -> None:
+def test_metrics_are_sent_to_mlflow_in_accepted_batch_sizes(tmp_path: Path) -> None:
     server = Server()
     found = tracker(server, tmp_path)
     found.log({f"m{i}": float(i) for i in range(1000)}, step=3, at_ms=5)
@@ -193,7 +193,7 @@ def test_hanging_tracking_server_costs_old_metrics_not_memory(
     assert [metrics[0].step for _, metrics in server.logged if metrics] == [0, 6, 7]
 
 
-def test_a_restart_goes_on_in_the_same_run(tmp_path: Path) -> None:
+def test_a_restart_continues_the_same_run(tmp_path: Path) -> None:
     server = Server()
     for step in (1, 2):
         found = tracker(server, tmp_path)
@@ -220,7 +220,7 @@ def test_validation_missing_in_mlflow_is_logged_after_a_crash(tmp_path: Path) ->
 
 
 class Traces:
-    """MLflow's client for traces."""
+    """A fake of MLflow's client for traces."""
 
     def __init__(self) -> None:
         self.spans: list[Any] = []
@@ -235,7 +235,7 @@ class Traces:
 
 @pytest.fixture
 def traced(monkeypatch: pytest.MonkeyPatch) -> Traces:
-    """The client that a logger makes."""
+    """Replaces the trace client that a logger makes."""
     from mlflow.tracing import client
 
     found = Traces()
@@ -244,7 +244,7 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> Traces:
 
 
 def ending(count: int) -> Ending:
-    """The end of a job of so many episodes."""
+    """The end of a job with `count` episodes."""
     group = a_group("t0-000000", [1.0] * count)
     rules, place = Rules(), TryPlace("", 0)
     found = [
@@ -255,8 +255,8 @@ def ending(count: int) -> Ending:
 
 
 @pytest.mark.parametrize("without", [False, True], ids=["", "no artifact store"])
-def test_what_an_ended_job_leaves_is_in_its_run(tmp_path: Path, traced: Traces, without: bool) -> None:
-    """A server may take traces and have no store for artifacts."""
+def test_an_ended_jobs_run_has_its_traces_and_report(tmp_path: Path, traced: Traces, without: bool) -> None:
+    """A server may take traces although it has no artifact store."""
     server = Server()
     server.without_artifacts = without
     found = tracker(server, tmp_path)
@@ -269,7 +269,7 @@ def test_what_an_ended_job_leaves_is_in_its_run(tmp_path: Path, traced: Traces, 
     assert server.logged == [("run-1", [])], "the run ended"
 
 
-def test_traces_end_in_time(
+def test_the_upload_of_traces_ends_in_time(
     tmp_path: Path, traced: Traces, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = Server()
@@ -282,7 +282,7 @@ def test_traces_end_in_time(
     assert server.artifacts
 
 
-def test_a_tracking_server_that_hangs_at_the_end_is_left(
+def test_a_server_that_hangs_at_the_end_is_not_awaited(
     tmp_path: Path, traced: Traces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mlflow, "UPLOAD_SECONDS", 0.2)
@@ -410,7 +410,7 @@ async def test_the_last_status_is_sent_again_until_it_is_written(monkeypatch: py
 
 
 def test_no_bill_is_shown_before_the_ledger_is_loaded(tmp_path: Path) -> None:
-    """A counter that began at 0 again would have Prometheus count the predecessor's bill twice."""
+    """If the counter restarted at 0, Prometheus would count the predecessor's bill twice."""
     coordinator = Coordinator(a_job(tmp_path), KEYS, FileStore(), tmp_path, lambda status: None)
     assert not [sample for sample in coordinator._samples() if sample.name.startswith("usage/")]
     coordinator._outlets.restoring = False
@@ -418,7 +418,7 @@ def test_no_bill_is_shown_before_the_ledger_is_loaded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("progress", "permanent"), [(None, True), (TrainingProgress(step=3), False)])
-def test_what_a_predecessor_got_past_is_never_final(
+def test_a_fault_after_training_began_is_never_permanent(
     progress: TrainingProgress | None, permanent: bool
 ) -> None:
     with pytest.raises(JobError) as caught, not_final(begun(RLTrainingJobStatus(progress=progress))):

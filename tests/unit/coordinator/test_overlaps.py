@@ -1,4 +1,5 @@
-"""Held-out rows that were trained on: refused or warned of, with examples, as the spec says."""
+"""Held-out rows that are also training rows are refused or cause a warning with examples, as the spec
+says."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def test_splits_that_share_nothing_are_not_reported() -> None:
     assert check(splits(CASES[:4], CASES[4:]), allowed=False) == []
 
 
-def test_a_row_that_is_trained_on_is_refused_by_number_and_text() -> None:
+def test_a_held_out_training_row_is_refused_with_its_number() -> None:
     with pytest.raises(JobError) as caught:
         check(splits(CASES, CASES[1:]), allowed=False)
     found = caught.value.termination
@@ -46,7 +47,7 @@ def test_an_overlap_that_is_allowed_gives_a_warning() -> None:
     assert warning.startswith("1 of 1 rows of spec.data.validation are also rows of spec.data.train")
 
 
-def test_a_prompt_that_differs_in_form_alone_gives_a_warning() -> None:
+def test_prompts_that_differ_only_in_form_give_a_warning() -> None:
     held_out = [{"prompt": "handle case 2", "id": 99}, {"prompt": "Something else", "id": 98}]
     [warning] = check(splits(CASES, held_out), allowed=False)
     assert warning == (
@@ -126,7 +127,7 @@ def test_preflight_refuses_validation_on_training_rows(folder: Path) -> None:
         ({"preflight": {"policy": "Off"}}, None),
     ],
 )
-def test_the_spec_may_have_it_so(
+def test_the_spec_may_allow_an_overlap(
     folder: Path, blocks: dict[str, Any], result: tuple[bool, bool] | None
 ) -> None:
     bench = held_out(folder, **blocks)

@@ -1,4 +1,4 @@
-"""Names of messages: listed where the chat template does not show them."""
+"""The `name` of a message is listed as ignored if the chat template does not show it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headway_coordinator.trajectory.render import choose
 SHOWN = "'<|im_start|>' + message.role"
 assert QWEN3_TEMPLATE.count(SHOWN) == 1
 NAMES = QWEN3_TEMPLATE.replace(SHOWN, "'<|im_start|>' + (message.name or message.role)")
-"""Shows the names of users, as Kimi K2.5's does."""
+"""A template that shows the names of users, as Kimi K2.5's does."""
 
 
 def named(role: str, name: str = "guide") -> Message:
@@ -41,7 +41,7 @@ def test_a_name_is_not_listed_if_it_is_shown_or_absent(tok: Any, tmp_path: Path)
     assert hides.unshown([USER, named("user", ""), named("tool")]) == []
 
 
-def test_a_template_that_refuses_the_message_shows_no_name(tmp_path: Path) -> None:
+def test_a_name_is_listed_if_the_template_refuses_the_message(tmp_path: Path) -> None:
     refusing = "{{- raise_exception('no') }}" + QWEN3_TEMPLATE
     renderer = choose(tokenizer(tmp_path, refusing), "mistral")
     assert Participants(renderer).unshown([named("user")]) == ["messages.name"]

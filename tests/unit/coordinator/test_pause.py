@@ -1,4 +1,4 @@
-"""A signal pauses a job once: nothing is trained after it until a person says so, whichever process dies."""
+"""A signal pauses a job once. Nothing is trained until a person ends the pause, even if a process dies."""
 
 from __future__ import annotations
 
@@ -54,36 +54,36 @@ def names(found: list[Verdict]) -> list[SignalName]:
 
 
 class TestWhatPauses:
-    """The decision, which is pure."""
+    """The pure decision which signals pause the job."""
 
     @pytest.mark.parametrize("policy", ["Alert", "Remediate"])
     def test_other_policies_act_on_no_signal(self, policy: str) -> None:
         collapse = CollapseSpec().model_copy(update={"policy": policy})
         assert acting(collapse, [verdict(NOTHING)]) == []
 
-    def test_only_the_signals_that_the_job_names_do(self) -> None:
+    def test_only_the_signals_that_the_job_names_pause_it(self) -> None:
         raised = [verdict(COLLAPSED), verdict(FLAT)]
         assert names(acting(PAUSE, raised)) == [COLLAPSED]
         assert names(acting(PAUSE.model_copy(update={"signals": (FLAT,)}), raised)) == [FLAT]
 
     @pytest.mark.parametrize("name", SignalName)
-    def test_the_default_is_what_nothing_good_can_come_of(self, name: SignalName) -> None:
+    def test_by_default_only_the_gravest_signals_pause(self, name: SignalName) -> None:
         assert bool(acting(PAUSE, [verdict(name)])) == (name in ACTED_ON)
 
-    def test_the_first_time_each_does(self) -> None:
+    def test_a_signal_pauses_the_first_time(self) -> None:
         assert names(unseen([verdict(NOTHING, since=1)], None)) == [NOTHING]
 
-    def test_one_that_was_raised_then_and_still_is_does_not(self) -> None:
+    def test_a_signal_raised_since_the_last_pause_does_not_pause(self) -> None:
         last = paused_for(verdict(NOTHING, since=10), step=12)
         assert unseen([verdict(NOTHING, since=10)], last) == []
         assert unseen([verdict(NOTHING, since=12)], last) == []
 
-    def test_one_that_was_cleared_and_is_raised_again_does(self) -> None:
+    def test_a_signal_that_is_raised_again_pauses(self) -> None:
         last = paused_for(verdict(NOTHING, since=10), step=12)
         assert names(unseen([verdict(NOTHING, since=13)], last)) == [NOTHING]
 
-    def test_another_one_does_though_its_step_is_before_the_pause(self) -> None:
-        """A validation of step 10 may end when step 14 was taken."""
+    def test_another_signal_pauses_even_for_an_earlier_step(self) -> None:
+        """A validation of step 10 may end after step 14 was taken, and raise its signal at step 10."""
         last = paused_for(verdict(NOTHING), step=12)
         assert names(unseen([verdict(NOTHING), verdict(DIVERGED, since=10)], last)) == [DIVERGED]
 
@@ -100,7 +100,7 @@ def test_a_pause_says_why_what_to_change_and_how_to_go_on() -> None:
 
 
 class TestPauses:
-    """What a coordinator knows of them."""
+    """The pauses that a coordinator keeps track of."""
 
     def new(self, pause: Pause | None = None, resumed: datetime | None = None, step: int = 12) -> Pauses:
         status = RLTrainingJobStatus(pause=pause, resumed_pause=resumed)
@@ -120,19 +120,20 @@ class TestPauses:
         assert pauses.is_paused
 
     def test_a_job_without_a_step_left_is_not_stopped(self) -> None:
-        """It has only to be validated, and the test split to be judged."""
+        """Such a job only needs its last validation and its final test."""
         pauses = self.new()
         pauses.look(20, [verdict(NOTHING, since=20)], done=True)
         assert (pauses.is_paused, pauses.last) == (False, None)
 
-    def test_a_successor_goes_on_holding_until_the_pause_is_over(self) -> None:
-        """The operator may be down. Something other than a person starts the coordinator again."""
+    def test_a_successor_keeps_the_pause_until_it_ends(self) -> None:
+        """The coordinator may have been restarted without a person's order, for example while the operator is
+        down."""
         before = paused_for(verdict(NOTHING))
         assert self.new(before).is_paused
         assert self.new(before, before.time - timedelta(days=1)).is_paused, "that was another pause"
         assert not self.new(before, before.time).is_paused
 
-    def test_what_was_seen_does_not_pause_again(self) -> None:
+    def test_a_signal_that_has_paused_does_not_pause_again(self) -> None:
         before = paused_for(verdict(NOTHING, since=12))
         pauses = self.new(before, before.time)
         pauses.look(12, [verdict(NOTHING, since=12)], done=False)
@@ -143,8 +144,8 @@ class TestPauses:
         assert pauses.last is not None
         assert (pauses.last.step, pauses.last.time > before.time) == (31, True)
 
-    def test_what_held_before_is_known_to_the_next_pause_too(self) -> None:
-        """Else it would pause the job a third time."""
+    def test_the_next_pause_includes_signals_already_raised(self) -> None:
+        """Otherwise the signal that was already raised would pause the job a third time."""
         before = paused_for(verdict(NOTHING, since=10))
         pauses = self.new(before, before.time)
         raised = [verdict(COLLAPSED, since=20), verdict(NOTHING, since=10)]
@@ -165,8 +166,9 @@ class TestPauses:
         assert pauses.last.signals == ["NothingToTrain", "ValidationDiverged"]
         assert (pauses.last.time, pauses.last.signal) == (first.time, first.signal)
 
-    def test_one_that_went_back_before_the_pause_is_paused_again(self) -> None:
-        """The same step may raise the same signal: the annotation of the pause before must not end it."""
+    def test_a_job_that_went_back_before_its_pause_pauses_again(self) -> None:
+        """After a rollback, the same step may raise the signal again. The earlier annotation must not end the
+        new pause."""
         before = paused_for(verdict(NOTHING, since=12))
         pauses = self.new(before, before.time, step=8)
         pauses.look(9, [], done=False)
@@ -177,7 +179,7 @@ class TestPauses:
         assert pauses.last.time != before.time
 
 
-async def test_a_paused_job_trains_nothing_more_and_begins_nothing(tmp_path: Path) -> None:
+async def test_a_paused_job_neither_trains_nor_begins_groups(tmp_path: Path) -> None:
     job = Job(tmp_path)
     async with job.coordinator() as (training, learner, _):
         job.paused = lambda: training.state.step >= 1
@@ -201,8 +203,8 @@ async def test_a_paused_job_trains_nothing_more_and_begins_nothing(tmp_path: Pat
     assert [batch.step for batch in learner.batches] == [2, 3, 4]
 
 
-async def test_no_batch_comes_between_a_step_and_its_judgement(tmp_path: Path) -> None:
-    """While servers learn of the new weights, a learner may ask for the next batch already."""
+async def test_no_batch_is_given_between_a_step_and_its_signals(tmp_path: Path) -> None:
+    """A learner may ask for the next batch while servers are still loading the new weights."""
     plain = spec()
     unvalidated = plain.evaluation.model_copy(update={"every_steps": 0, "at_start": False})
     job = Job(tmp_path, plain.model_copy(update={"evaluation": unvalidated}))
@@ -243,7 +245,7 @@ RAISED_AT, STEPS = 2, 4
 
 
 class Rig:
-    """The real coordinator, again and again, of a job that is to pause; what it writes is its status."""
+    """A job that pauses, run by several real coordinators in turn. They share the status that each writes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.store = folder, FileStore()
@@ -294,7 +296,7 @@ class Rig:
         return coordinator, learner, running
 
     async def until_paused(self) -> Pause:
-        """A life of the coordinator, until it gives its learner no batch any more; what it wrote last."""
+        """Run a coordinator until it hands out no more batches. Returns the pause of its last status."""
         async with AsyncExitStack() as stack, asyncio.timeout(60):
             coordinator, learner, running = await self.run(stack)
             at = learner.resume().step

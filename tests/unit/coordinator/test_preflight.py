@@ -1,4 +1,4 @@
-"""Checks before the first gradient: what they refuse, in whose words, and what the policy makes of it."""
+"""The preflight's checks: what they refuse, with which message, and how the policy treats a failure."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_a_sound_job_passes_every_check(folder: Path) -> None:
 
 
 def give_template(folder: Path, template: str) -> None:
-    """Puts a chat template in the place of the model's own."""
+    """Replace the model's chat template."""
     for path in folder.rglob("tokenizer_config.json"):
         config = json.loads(path.read_text())
         (path.parent / "chat_template.jinja").unlink(missing_ok=True)
@@ -74,7 +74,7 @@ def give_template(folder: Path, template: str) -> None:
 
 
 async def test_template_that_writes_no_call_fails_before_the_start(folder: Path) -> None:
-    """The environment offers a tool; none of the model's calls would ever reach it."""
+    """The environment offers a tool, but none of the model's calls would ever reach it."""
     bench = Bench(spec(folder))
     give_template(folder, "{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}")
     async with sandboxes() as (leases, box):
@@ -136,7 +136,7 @@ def test_a_store_that_does_not_answer_fails_no_check(folder: Path) -> None:
     assert bench.reports == [], "nothing is known of the dataset yet"
 
 
-def test_a_check_that_a_predecessor_passed_does_not_fail(folder: Path) -> None:
+def test_a_check_fails_only_retriably_once_the_job_has_begun(folder: Path) -> None:
     bench = Bench(spec(folder, data={"train": {"uri": "s3://bucket/rows.jsonl"}}, evaluation=UNVALIDATED))
     bench.runner.begun = True
     with pytest.raises(JobError, match="AccessDenied") as caught:
@@ -162,7 +162,7 @@ def test_a_context_longer_than_the_models_is_refused(folder: Path) -> None:
 
 @pytest.mark.parametrize(("asked", "held"), [(None, 4096), (8192, 8192)])
 def test_a_longrope_model_holds_what_its_servers_hold(tmp_path: Path, asked: int | None, held: int) -> None:
-    """vLLM serves one without a configured length up to the length of pretraining."""
+    """Without a configured length, vLLM serves such a model only up to its pretraining length."""
     config = {"max_position_embeddings": 131072, "original_max_position_embeddings": 4096}
     scaling = {"rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}}
     (tmp_path / "config.json").write_text(json.dumps(config | scaling))
@@ -195,7 +195,7 @@ def test_a_model_without_a_configuration_is_refused(folder: Path, config: bytes 
 
 
 def start_from(folder: Path, adapter_of: Path) -> RLTrainingJobSpec:
-    """A job that is to start from an adapter of a base model."""
+    """A job that starts from an adapter of the base model in `adapter_of`."""
     (folder / "start").mkdir()
     config = {
         "peft_type": "LORA",
@@ -209,7 +209,7 @@ def start_from(folder: Path, adapter_of: Path) -> RLTrainingJobSpec:
     return spec(folder, model=model)
 
 
-def test_weights_to_start_from_are_looked_at(folder: Path) -> None:
+def test_weights_to_start_from_are_checked(folder: Path) -> None:
     bench = Bench(start_from(folder, folder / "model"))
     bench.basics(folder)
     found = next(check for check in bench.reports[-1].checks if check.name == "WarmStart")
@@ -224,7 +224,7 @@ def test_weights_of_another_model_are_refused_as_a_start(folder: Path) -> None:
     assert bench.failed == [("WarmStart", "spec.model.warmStart")]
 
 
-def test_what_a_job_began_with_is_not_asked_for_again(folder: Path) -> None:
+def test_the_starting_weights_are_not_read_again_after_step_0(folder: Path) -> None:
     started = start_from(folder, folder / "model")
     Bench(started).basics(folder)
     for left in ("start", "cache"):
@@ -241,7 +241,7 @@ def test_what_a_job_began_with_is_not_asked_for_again(folder: Path) -> None:
     assert after.failed == []
 
 
-def test_a_pointer_that_may_not_be_read_is_a_fault_of_the_bucket(folder: Path) -> None:
+def test_a_forbidden_read_of_the_pointer_is_the_buckets_fault(folder: Path) -> None:
     bench = Bench(start_from(folder, folder / "model"))
     FileStore().put(bench.layout.latest, b'{"step": 0}')
 
@@ -277,7 +277,7 @@ async def test_a_context_that_is_too_short_says_what_to_write_instead(folder: Pa
 def test_a_prompt_that_leaves_no_room_needs_a_longer_context(
     folder: Path, prompt: int, field: str, remedy: str
 ) -> None:
-    """Four turns of one token each need four tokens beside the prompt."""
+    """Four turns of one token each need a context of the prompt and four more tokens."""
     renderer = Mock()
     renderer.render.return_value = [0] * prompt
     asked = ResetReply(messages=[{"role": "user", "content": "a prompt"}], tools=[])
@@ -289,7 +289,7 @@ def test_a_prompt_that_leaves_no_room_needs_a_longer_context(
     assert ending.message == f"{sums}, but the context holds 512, tool results not counted; {remedy}"
 
 
-async def test_warn_goes_on_and_off_asks_nothing(folder: Path) -> None:
+async def test_warn_continues_and_off_runs_no_check(folder: Path) -> None:
     async with sandboxes(reward=7.0) as (leases, _):
         warned = Bench(spec(folder, preflight={"policy": "Warn", "episodes": 0}))
         await warned.environment(folder, leases)
@@ -317,7 +317,7 @@ async def test_unimportable_environment_fails_in_its_own_words(folder: Path) -> 
     assert bench.failed[0][0] == "Environment"
 
 
-async def test_a_reason_that_no_condition_takes_is_not_passed_on(folder: Path) -> None:
+async def test_a_reason_invalid_for_a_condition_is_not_passed_on(folder: Path) -> None:
     bench = Bench(spec(folder))
     async with sandboxes() as (leases, box):
         box.faults["POST /reset"] = fail(409, "bad reason: x", permanent=True)
@@ -341,7 +341,7 @@ async def test_a_failure_of_the_platform_does_not_blame_the_job(folder: Path, wh
 
 
 def blames(reason: str, message: str) -> Any:
-    """Answer as a sandbox does whose environment's own code failed."""
+    """A fault: the answer of a sandbox whose environment's code failed."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         body = {"reason": reason, "message": message, "field": ENTRYPOINT, "permanent": False}
@@ -374,7 +374,7 @@ async def test_a_reset_that_fails_only_at_first_passes_the_preflight(folder: Pat
     assert not bench.failed
 
 
-async def test_no_message_of_a_refusal_holds_the_request(folder: Path) -> None:
+async def test_no_message_of_a_refusal_contains_the_request(folder: Path) -> None:
     bench = Bench(spec(folder))
     async with sandboxes() as (leases, _):
         leases.faults["POST /v1/leases"] = fail(409, "EnvironmentNotImportable", permanent=True)
@@ -387,7 +387,7 @@ ENTRYPOINT = "spec.environment.entrypoint"
 HTTP = {"http": {"url": "http://agent.example/"}}
 
 
-async def test_a_service_that_answers_anything_is_there(folder: Path) -> None:
+async def test_a_service_that_answers_anything_is_reachable(folder: Path) -> None:
     async with AsyncExitStack() as stack:
         service = await stack.enter_async_context(serving(Scripted({})))
         service.faults["GET /play"] = first(1, drop)
@@ -414,7 +414,7 @@ async def test_missing_service_is_named_and_asked_for_again_later(folder: Path) 
     assert waits[0].message == "http://127.0.0.1:1/ does not answer; deploy the agent, or correct its address"
 
 
-async def test_an_environment_that_judges_by_report_is_given_one(folder: Path) -> None:
+async def test_the_preflight_reports_a_reward_to_the_environment(folder: Path) -> None:
     async with serving(sandbox(0.0)) as box, serving(broker(box.url)) as leases:
         await Bench(spec(folder, agent=HTTP, reward={"range": [-2, 1]})).environment(folder, leases)
     assert box.asked[-1][1]["reported"] == [-2.0]

@@ -1,4 +1,4 @@
-"""Tokens of judges, endpoints and candidates are kept apart, priced and shown by model."""
+"""Tokens of judges, endpoints and candidates are counted, priced and shown by model."""
 
 from __future__ import annotations
 
@@ -80,7 +80,9 @@ def asked(model: str | None, tokens: int) -> Judgement:
         ("servers", None, {"evaluationPrefill", "evaluationSample", "discarded"}),
     ],
 )
-def test_a_candidates_turns_are_of_its_model(sampled_by: str, model: str | None, used: set[str]) -> None:
+def test_a_candidates_turns_are_billed_to_its_model(
+    sampled_by: str, model: str | None, used: set[str]
+) -> None:
     found = events.of_group(evaluated("one", sampled_by, model))
     [(_, amounts)] = by_name(fold(found), {})
     assert {name for name in amounts if "cached" not in name.lower()} == used | {"sandboxSeconds"}
@@ -94,7 +96,7 @@ def judged(*candidates: ResolvedCandidate) -> EvalConfig:
 
 
 def cost_of(model: str | None, book: PriceBook) -> Decimal:
-    """The cost of a group of a candidate whose tokens are of this model."""
+    """The cost of a candidate's group whose tokens belong to this model."""
     used = fold(events.of_group(evaluated("one", "servers", model)))
     return cost_by_day(by_name(used, {}), book)
 
@@ -108,7 +110,8 @@ def test_full_weights_cost_what_their_base_costs(others: tuple[ResolvedCandidate
 
 
 def test_a_job_of_an_older_release_keeps_its_prices() -> None:
-    """Its config has no `trainedFrom`, and its ledger names the folder."""
+    """The old job's config has no `trainedFrom`, and its ledger names the folder of the weights as the
+    model."""
     stored = json.loads(judged(FULL, UNTRAINED).model_dump_json(by_alias=True, exclude_none=True))
     del stored["candidates"][0]["trainedFrom"]
     job = EvalConfig.model_validate(stored)
@@ -116,7 +119,7 @@ def test_a_job_of_an_older_release_keeps_its_prices() -> None:
     assert [job.priced_as(each) for each in job.candidates] == [FOLDER, QWEN]
 
 
-def test_judges_are_kept_apart_through_a_restart(tmp_path: Path) -> None:
+def test_judges_are_billed_separately_through_a_restart(tmp_path: Path) -> None:
     layout = Layout(f"file://{tmp_path}", "ns", "job", "uid")
     ledger = Ledger(FileStore(), layout)
     ledger.judgements("a", [asked("gpt-x", 20), asked("gpt-y", 3), asked("gpt-x", 5), asked(None, 2)], 1.0)
@@ -135,7 +138,7 @@ def test_judges_are_kept_apart_through_a_restart(tmp_path: Path) -> None:
     assert total(again.days)[UsageClass.JUDGE_PROMPT] == 30
 
 
-def test_a_segment_of_the_older_form_reads_as_before() -> None:
+def test_a_segment_of_the_older_format_is_still_read() -> None:
     line = {"id": "t0/judge-0/judgeSample", "usage_class": "judgeSample", "quantity": 10**6, "at": 1.0}
     older = f"{json.dumps(line)}\n".encode()
     [event] = decode(older)
@@ -147,7 +150,7 @@ def test_a_segment_of_the_older_form_reads_as_before() -> None:
     assert cost_by_day(by_name(days, {}), BOOK.of("gpt-x")) == 7
 
 
-def test_records_of_the_older_form_read_as_before() -> None:
+def test_records_of_the_older_format_are_still_read() -> None:
     group = evaluated("one", "endpoint", "gpt-x").model_dump(mode="json")
     del group["model"]
     assert GroupRecord.model_validate(group).model is None
@@ -177,7 +180,7 @@ def test_the_sum_over_models_is_the_total_to_the_last_digit(used: dict[date, dic
 
 
 @given(st.lists(st.tuples(KEYS, st.integers(1, 10**9)), max_size=30))
-def test_what_events_add_up_to_does_not_depend_on_their_models(found: list[tuple[str, int]]) -> None:
+def test_totals_of_events_do_not_depend_on_their_models(found: list[tuple[str, int]]) -> None:
     recorded = [
         UsageEvent(
             id=str(number),
@@ -208,7 +211,7 @@ def row_of(rows: list[Mapping[str, str]], sku: str) -> Mapping[str, str]:
     return found
 
 
-def test_the_exports_say_it_by_model(tmp_path: Path) -> None:
+def test_the_exports_list_usage_by_model(tmp_path: Path) -> None:
     store, layout, ledger = ledger_of(tmp_path)
     export.write(JOB, store, layout, ledger, BOOK)
     rows: list[Mapping[str, str]] = [
@@ -255,7 +258,7 @@ def test_status_and_metrics_name_the_model(tmp_path: Path) -> None:
     assert samples["evaluation", QWEN] > 0
 
 
-def test_status_names_what_has_no_price_within_its_bounds() -> None:
+def test_status_names_unpriced_models_within_its_bounds() -> None:
     names = [f"judgeSample:{'m' * 200}{number:03d}" for number in range(40)]
     unpriced = without_price(names)
     assert len(unpriced) == MAX_UNPRICED

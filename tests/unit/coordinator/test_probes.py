@@ -1,4 +1,4 @@
-"""Where the preflight has a sandbox try to get, and what is believed of its answer."""
+"""The destinations that the preflight lets a sandbox try to reach, and how it interprets the answer."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def test_name_servers_are_tried_over_tcp_and_udp(resolver: Path) -> None:
     assert len({one.name for one in found}) == len(found)
 
 
-def test_outside_a_cluster_the_rest_is_tried(tmp_path: Path) -> None:
+def test_outside_a_cluster_the_other_destinations_are_tried(tmp_path: Path) -> None:
     found = [one.name for one in probes.destinations({}, tmp_path / "none")]
     assert found == ["metadata address", "internet", "DNS of the internet"]
 
 
 async def probed(answer: Callable[[Any], dict[str, Any]], resolver: Path) -> tuple[list[Probe], Scripted]:
-    """What comes of one sandbox's answer."""
+    """Probe with a sandbox that gives this answer. Returns the probes, and the scripted sandbox."""
     box = sandbox()
     box.answers = {**box.answers, "POST /probe": answer}
     async with serving(box) as served, serving(broker(served.url)) as leases, aiohttp.ClientSession() as http:
@@ -53,7 +53,7 @@ async def probed(answer: Callable[[Any], dict[str, Any]], resolver: Path) -> tup
 
 
 @pytest.mark.parametrize(("says", "tried"), [({}, TCP), ({"protocols": ["TCP", "UDP"]}, [*TCP, *UDP])])
-async def test_a_tcp_server_does_not_report_udp(
+async def test_udp_is_tried_only_by_sandboxes_that_support_it(
     says: dict[str, Any], tried: list[str], resolver: Path
 ) -> None:
     def answer(body: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What status says of checkpoints: one to resume from, and weights that anybody can load."""
+"""Checkpoints in the status: one to resume from, and weights that other tools can load."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CANARY = Canary(tokens=[1, 2], logprobs=[-1.0], tolerance=0.1)
 
 
 def report(step: int, **described: Any) -> StepReport:
-    """As the learner writes it."""
+    """The learner's report of a step."""
     content = {"version": version(step), "kind": "lora", "uri": LAYOUT.weights(step), "files": []}
     weights = WeightsManifest.model_validate({**content, "canary": CANARY, **described})
     return StepReport(
@@ -38,7 +38,7 @@ def report(step: int, **described: Any) -> StepReport:
 
 
 def shown(steps: int, scores: dict[int, float]) -> Checkpoints | None:
-    """The status after so many steps, with validations of these external scores."""
+    """The checkpoints in the status after `steps` steps. `scores` has a validated step's external score."""
     evaluations = [Evaluation(step, 0.0, score, 0.0, 8, 0) for step, score in scores.items()]
     return projections.checkpoints(
         LAYOUT, State(reports=[report(step) for step in range(steps + 1)]), evaluations
@@ -70,7 +70,7 @@ def test_a_validation_that_lost_most_episodes_is_not_the_best() -> None:
     assert (found.best.step, found.best.external_score) == (10, "0.6")
 
 
-def test_an_interval_is_shown_of_the_validation_that_it_is_of() -> None:
+def test_an_interval_is_shown_only_for_its_own_validation() -> None:
     found = [lossy(5, 0.61, 100, 0), lossy(10, 0.60, 100, 0)]
     for step, shown in ((10, "0.60 ± 0.05"), (5, None)):
         validation = projections.validation(found, (step, "0.60 ± 0.05"))
@@ -78,10 +78,10 @@ def test_an_interval_is_shown_of_the_validation_that_it_is_of() -> None:
         assert validation.score == shown
 
 
-def test_validations_that_lost_about_as_much_compare_by_score() -> None:
+def test_validations_with_similar_losses_compare_by_score() -> None:
     assert [e.step for e in ranked([lossy(1, 0.60, 100, 0), lossy(2, 0.61, 95, 5)])] == [2, 1]
     assert [e.step for e in ranked([lossy(1, 0.60, 100, 0), lossy(2, 0.61, 94, 6)])] == [1, 2]
-    # Where every validation loses some, they are compared with the one that lost the fewest.
+    # If every validation lost episodes, each is compared with the one that lost the fewest.
     worse = [lossy(1, 0.60, 80, 20), lossy(2, 0.61, 78, 22), lossy(3, 0.62, 12, 88)]
     assert [e.step for e in ranked(worse)] == [2, 1, 3]
     assert ranked([lossy(4, 0.0, 0, 100)]) == [lossy(4, 0.0, 0, 100)]
@@ -114,7 +114,7 @@ def test_loadable_weights_are_whole_or_the_exported_last_step(
 
 
 def test_best_excludes_a_former_last_step_never_exported() -> None:
-    """It was to be the last when it was validated; then maxSteps was raised."""
+    """The step was going to be the last when it was validated, but then maxSteps was raised."""
     delta = {"kind": "delta", "chain": [LINK]}
     reports = [report(0, kind="full"), report(1, kind="full"), report(2, **delta), report(3, kind="full")]
     scores = [Evaluation(step, 0.0, score, 0.0, 8, 0) for step, score in enumerate((0.1, 0.5, 0.9, 0.3))]
@@ -125,13 +125,13 @@ def test_best_excludes_a_former_last_step_never_exported() -> None:
     assert (found.best and found.best.step, found.adapter and found.adapter.step) == (1, 3)
 
 
-def test_no_version_is_named_if_none_is_whole() -> None:
+def test_no_weights_are_named_if_none_are_loadable() -> None:
     found = projections.checkpoints(LAYOUT, State(reports=[report(0, kind="delta", chain=[LINK])]), [])
     assert found is not None
     assert (found.best, found.adapter) == (None, None)
 
 
-async def test_the_end_waits_for_what_the_learner_writes_last(
+async def test_the_end_waits_for_the_learners_last_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(whole_weights, "EXPORT_POLL_SECONDS", 0.01)

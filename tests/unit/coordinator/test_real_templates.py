@@ -1,4 +1,4 @@
-"""Models' own templates and turns, from packages that ship them, read as a job's are."""
+"""Real models' templates and turns, taken from published packages, and read as in a job."""
 
 from __future__ import annotations
 
@@ -35,29 +35,30 @@ pytestmark = [pytest.mark.ci, pytest.mark.timeout(600)]
 ROOT = Path(__file__).resolve().parents[3]
 BY_NAME = {real.models: real for real in REAL}
 LAUNCH = ("Qwen3.6", "gpt-oss", "Gemma-4-31B")
-"""The launch models of Amazon SageMaker MTRL whose weights are published."""
+"""Launch models of Amazon SageMaker MTRL with published weights."""
 SPELLED_OUT = (
     "gpt-oss/harmony-marker-in-arguments",
     "gpt-oss/harmony-marker-in-reasoning",
     "mistral/v13think-marker-in-arguments",
 )
-"""Turns in which the model spells a special token out. An encoder always reads it as the token."""
+"""Turns in which the model writes a special token's text as plain letters. An encoder always makes the token
+of it."""
 WRITTEN = {
     "granite": '<|tool_call|>[{"name": "look_up", "arguments": {"key": "brave-otter"}}]',
     "lfm2": '<|tool_call_start|>[look_up(key="brave-otter")]<|tool_call_end|>',
     "hermes": '<tool_call>\n{"name": "look_up", "arguments": {"key": "brave-otter"}}\n</tool_call>',
 }
-"""Reader -> a call as its family's documentation has it."""
+"""Reader -> a call as the documentation of its family shows it."""
 NAMED = [real.models for real in REAL if real.parser]
 shown = models_page.shown_of
 
 
-def test_the_page_says_what_is_shown_of_every_model() -> None:
+def test_the_models_page_shows_every_models_results() -> None:
     assert (ROOT / "docs/models.md").read_text() == models_page.page(), "run: make models"
 
 
 @pytest.mark.parametrize("name", LAUNCH)
-def test_launch_models_can_do_all_that_their_format_has(name: str) -> None:
+def test_launch_models_support_all_of_their_format(name: str) -> None:
     real = BY_NAME[name]
     _, proof = shown(real)
     assert real.ids, "rendered with ids that are not the model's"
@@ -75,13 +76,13 @@ def test_past_reasoning_follows_the_template_without_forks(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_every_no_is_explained(name: str) -> None:
+def test_every_no_on_the_page_is_explained(name: str) -> None:
     real = BY_NAME[name]
     assert ("**no**" in models_page.facts(shown(real)[1])) == bool(real.why)
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_the_preflight_says_each_no_of_the_page(name: str) -> None:
+def test_the_preflight_reports_each_no_of_the_page(name: str) -> None:
     real = BY_NAME[name]
     facts = models_page.facts(shown(real)[1])
     chosen = choose(real_templates.tokenizer(real), real.model_type)
@@ -97,7 +98,7 @@ def test_the_preflight_says_each_no_of_the_page(name: str) -> None:
 
 
 def _continues(chosen: Renderer, real: Real) -> bool:
-    """Whether the result of a call with text before it continues the row."""
+    """Whether the row continues after the result of a call that follows text."""
     message = calling(call(KEY), content="I look it up.")
     turn = Probe(chosen, real_templates.tokenizer(real)).turn(ASKED, message, SIMPLE, RESULT)
     assert turn is not None
@@ -106,8 +107,9 @@ def _continues(chosen: Renderer, real: Real) -> bool:
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_words_of_users_may_follow_each_other_and_results(name: str) -> None:
-    """And those of later system messages: a template that refuses that order gets them in one message."""
+def test_user_messages_may_follow_each_other_and_results(name: str) -> None:
+    """So may later system messages. A template that refuses such an order gets them joined into one
+    message."""
     real = BY_NAME[name]
     renderer = choose(real_templates.tokenizer(real), real.model_type)
     called = [*ASKED, calling({**call(KEY), "id": "a1b2c3d4e"}), {**RESULT, "tool_call_id": "a1b2c3d4e"}]
@@ -146,7 +148,7 @@ def test_a_users_name_is_listed_if_the_template_shows_none(name: str, unshown: l
         ("Qwen3", []),
     ],
 )
-def test_concerns_name_what_a_reader_does_not_do(name: str, words: list[str]) -> None:
+def test_concerns_name_what_a_reader_does_not_support(name: str, words: list[str]) -> None:
     real = BY_NAME[name]
     concerns = preflight.concerns([], choose(real_templates.tokenizer(real), real.model_type), builtin=False)
     assert len([one for one in concerns if any(one.startswith(word) for word in words)]) == len(words), (
@@ -155,7 +157,7 @@ def test_concerns_name_what_a_reader_does_not_do(name: str, words: list[str]) ->
     assert bool(concerns) == bool(words)
 
 
-def test_no_turn_of_a_model_is_read_wrong() -> None:
+def test_no_turn_of_a_real_model_is_misread() -> None:
     found = {turn.name: turns_of_models.judged(turn) for turn in turns_of_models.turns()}
     assert len(found) > 350
     assert [name for name, how in found.items() if how == "wrong"] == []
@@ -186,7 +188,7 @@ def test_template_without_results_is_refused_with_any_parser() -> None:
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_a_reader_that_is_named_keeps_one_row(name: str) -> None:
+def test_a_named_reader_keeps_one_row(name: str) -> None:
     real = BY_NAME[name]
     tok = real_templates.tokenizer(real)
     reader = choose(tok, real.model_type, real.parser)
@@ -205,7 +207,7 @@ def test_a_reader_that_is_named_keeps_one_row(name: str) -> None:
     assert further[: len(row) + len(answer)] == [*row, *answer]
 
 
-def test_gemma_4_s_vocabulary_gives_the_ids_that_it_must() -> None:
+def test_gemma_4_s_vocabulary_gives_the_expected_ids() -> None:
     tok = real_templates.vocabulary("gemma-4")
     found = vocabularies.samples(real_templates.file(real_templates.GEMMA_4))
     assert len(found) > 40
@@ -231,8 +233,8 @@ BY_SENTENCE_PIECE = {
 
 
 @pytest.mark.parametrize("name", real_templates.MISTRAL_MODELS)
-def test_mistral_s_vocabularies_give_the_ids_that_they_must(name: str) -> None:
-    """SentencePiece puts a blank before each text. Mistral's templates write it out."""
+def test_mistral_s_vocabularies_give_the_expected_ids(name: str) -> None:
+    """SentencePiece adds a space before each text. Mistral's templates write this space explicitly."""
     tok = real_templates.vocabulary(name)
     for text, ids in BY_SENTENCE_PIECE.items():
         assert tok.encode(f" {text}", add_special_tokens=False) == ids, text
@@ -259,7 +261,7 @@ def test_mistral_s_vocabularies_give_the_ids_that_they_must(name: str) -> None:
     ],
 )
 def test_ids_are_those_of_the_models_own_tokenizer(family: str, model: str, name: str, turns: int) -> None:
-    """Special tokens included: the package has turns with the ids that the model's tokenizer gave."""
+    """The package has turns with the ids that the model's own tokenizer gave, including special tokens."""
     tok = real_templates.tokenizer(BY_NAME[name])
     found = [one for one in _ids(family) if model in one["models"] and one.get("output_token_ids")]
     assert len(found) == turns
@@ -278,8 +280,8 @@ def _ids(family: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", ["Qwen3.5 of 4B and more", "Qwen3.6"])
 @pytest.mark.parametrize("tool", [None, "look_up"])
-def test_a_forced_call_ends_the_thought_that_the_prompt_begins(name: str, tool: str | None) -> None:
-    """These prompts end with an open thought, in which a call is not a call."""
+def test_a_forced_call_ends_reasoning_that_the_prompt_begins(name: str, tool: str | None) -> None:
+    """These prompts end inside reasoning, where the text of a call is not a call."""
     real = BY_NAME[name]
     tokenizer = real_templates.tokenizer(real)
     chosen = choose(tokenizer, real.model_type)
@@ -294,7 +296,7 @@ def test_a_forced_call_ends_the_thought_that_the_prompt_begins(name: str, tool: 
     assert (parsed.reasoning, parsed.content) == (None, "")
 
 
-def test_the_proof_reads_a_forced_call_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_proof_checks_that_a_forced_call_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     real = BY_NAME["Qwen3.6"]
     tokenizer = real_templates.tokenizer(real)
     chosen = choose(tokenizer, real.model_type)

@@ -1,4 +1,5 @@
-"""Faults of environment and agent that recur: what is alike, what the job shows, and when it gives up."""
+"""Recurring faults of environment and agent: which count as the same, what the job shows, when it gives
+up."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def elsewhere(value: object) -> None:
 
 
 def cause_of(where: str, call: object, value: object) -> Cause:
-    """What a sandbox says of a method that raised."""
+    """The cause that a sandbox reports for a method that raised."""
     assert callable(call)
     try:
         call(value)
@@ -49,7 +50,8 @@ TOOL = cause_of("tool look_up", raises, 1)
 
 
 def after(*ends: Cause | None, at_once: int = 1) -> Recurring:
-    """Episodes that ended one after the other; None: with a reward."""
+    """The state after episodes that ended with these causes, one after the other. None is an episode with a
+    reward."""
     found = Recurring()
     for number, cause in enumerate(ends):
         if cause is not None:
@@ -70,11 +72,11 @@ def after(*ends: Cause | None, at_once: int = 1) -> Recurring:
         (Cause("AgentFailed", "no key", None), Cause("AgentFailed", "no module", None), False),
     ],
 )
-def test_what_is_mended_by_the_same_change_is_alike(one: Cause, other: Cause, same: bool) -> None:
+def test_faults_with_the_same_repair_count_as_one(one: Cause, other: Cause, same: bool) -> None:
     assert (alike(one) == alike(other)) is same
 
 
-def test_a_fault_is_standing_once_it_recurs() -> None:
+def test_a_fault_is_reported_once_it_recurs() -> None:
     assert after(TOOL, None, TOOL).standing == []
     [found] = after(TOOL, None, TOOL, None, cause_of("tool look_up", raises, 9)).standing
     assert found.count == RAISED
@@ -89,7 +91,7 @@ def test_a_recurring_fault_is_cleared_once_it_has_stopped() -> None:
     assert not after(*ends, None).standing
 
 
-def test_a_recurring_faults_count_moves_by_round_numbers() -> None:
+def test_a_recurring_faults_count_is_shown_rounded() -> None:
     counts = [1, 2, 4, 5, 19, 20, 99, 100, 4999]
     assert [rounded(count) for count in counts] == [1, 2, 2, 5, 10, 20, 50, 100, 2000]
     found = Recurring()
@@ -100,7 +102,7 @@ def test_a_recurring_faults_count_moves_by_round_numbers() -> None:
     assert changes == 6, "at 3, 5, 10, 20, 50 and 100"
 
 
-def test_what_ends_most_episodes_comes_first() -> None:
+def test_the_fault_that_ends_most_episodes_is_listed_first() -> None:
     found = after(*[hangs("pay")] * 3, *[TOOL] * 4).standing
     assert [each.cause.reason for each in found] == ["ToolFailed", "EnvironmentHangs"]
 
@@ -134,7 +136,7 @@ def test_giving_up_is_permanent_unless_the_job_had_begun(begun: bool) -> None:
     assert "It ended 12 episodes, and no episode was scored" in error.termination.message
 
 
-def test_the_condition_says_so_and_takes_it_back() -> None:
+def test_the_condition_reports_a_fault_and_its_end() -> None:
     ends = [TOOL] * RAISED
     condition = healthy([], after(*ends).standing)
     assert (condition.type, condition.status, condition.reason) == ("Healthy", "False", "EpisodesFailing")
@@ -151,7 +153,8 @@ def test_an_evaluation_has_the_condition_once_a_fault_recurs() -> None:
 
 
 def failing(job: Job, which: str = "") -> list[str]:
-    """Have a job's episodes fail by a tool; returns what the condition says at each change."""
+    """Let a job's episodes fail by a tool. Returns a list to which each change of the condition adds its
+    reason."""
     reasons: list[str] = []
     job.fails = lambda task: task.group_id.startswith(which)
     training: list[object] = []

@@ -1,4 +1,5 @@
-"""Rewards that an environment gives to the episodes of a group against each other: one call, or no group."""
+"""An environment may reward a group's episodes relative to each other, in one call. If it fails, the group
+fails."""
 
 from __future__ import annotations
 
@@ -154,8 +155,8 @@ async def test_the_preflight_judges_by_the_groups_rewards(tok: Any, tmp_path: Pa
     assert [episode.score for episode in group.episodes] == [1.0] * 3
 
 
-async def test_the_preflight_loses_what_no_group_judged(tok: Any, tmp_path: Path) -> None:
-    """Rewards of single episodes, which training does not see, would stand for it else."""
+async def test_the_preflight_loses_episodes_that_no_group_judged(tok: Any, tmp_path: Path) -> None:
+    """Otherwise the preflight would judge by rewards of single episodes, which training does not use."""
     async with rig(tok, tmp_path) as r:
         group = await ran(r, "[0.5]", purpose=Purpose.PREFLIGHT)
         one = replace(judge_rig.plan(size=2, group="[0.5]"), purpose=Purpose.PREFLIGHT)
@@ -221,7 +222,7 @@ async def test_one_question_judges_a_whole_group_and_is_on_the_bill(tok: Any, tm
     assert sum(map(events.training_episodes, found)) == 3
 
 
-async def test_a_judge_that_fails_leaves_no_group(tok: Any, tmp_path: Path) -> None:
+async def test_a_judge_that_fails_loses_the_group(tok: Any, tmp_path: Path) -> None:
     async with endpoint(fails(400, "no")) as service:
         async with judge_rig.judges(tmp_path, judge_rig.spec(service.url)) as judges:
             async with rig(tok, tmp_path, judges) as r:

@@ -1,4 +1,4 @@
-"""What people see of a change: status, report, `/metrics`, MLflow, and the answer to an order."""
+"""How a remedy is shown: in status, report, `/metrics` and MLflow, and in the answer to an order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headway_coordinator.remedies import shown
 
 
 def changed() -> Story:
-    """It went back, which helped for a while; then it went back and changed something."""
+    """A job that rolled back, which helped for a while. Then it rolled back and changed the algorithm."""
     story = Story(acting(a_spec(), remedies=("RollBack", "CispoToPpo", "LowerLearningRate")))
     story.train(20, 0.6).validate(0.8).train(40, 0.6).train(10, 0.02).raise_(S.REWARD_COLLAPSED)
     story.carry_out(decide(story.now())).train(5, 0.6).calm()
@@ -61,7 +61,7 @@ def test_change_shows_what_was_changed_why_and_its_outcome() -> None:
     assert (second.state, second.watched_until, second.after) == ("Watching", None, None)
 
 
-def test_what_was_refused_says_what_it_would_have_done() -> None:
+def test_a_refused_change_shows_what_it_would_have_done() -> None:
     story = Story(acting(a_spec(), remedies=("RollBack",)))
     story.train(20, 0.6).validate(0.8).train(40, 0.6).train(10, 0.02).raise_(S.REWARD_COLLAPSED)
     story.carry_out(decide(story.now()), refused="nothing is whole")
@@ -74,7 +74,7 @@ def test_what_was_refused_says_what_it_would_have_done() -> None:
     assert entry.message.endswith("Refused: NotApplicable: nothing is whole")
 
 
-def test_status_has_the_last_eight() -> None:
+def test_status_has_the_last_eight_changes() -> None:
     story = Story(a_spec()).train(3)
     for number in range(10):
         story.carry_out(obey(f"LowerLearningRate@{number}", story.now())).train(1)
@@ -89,7 +89,7 @@ def test_without_interval_or_validation_the_rest_is_shown() -> None:
     assert shown.measurements(Measured(reward=0.5, steps=1)).as_object() == {"reward": "0.5", "steps": 1}
 
 
-def test_changes_are_counted_by_what_became_of_them() -> None:
+def test_changes_are_counted_by_their_state() -> None:
     counted = {sample.labels["state"]: sample.value for sample in shown.samples(changed().now().course)}
     assert counted == {"Watching": 1, "Kept": 0, "Undone": 0, "Replaced": 1, "Refused": 0}
 
@@ -166,7 +166,7 @@ async def test_every_order_is_answered(tmp_path: Path, refuses: bool) -> None:
         )
 
 
-async def test_signals_use_what_is_in_force_at_each_step(tmp_path: Path) -> None:
+async def test_signals_use_the_settings_in_force_at_each_step(tmp_path: Path) -> None:
     bounds: dict[int, int] = {}
 
     def judge(history: History) -> None:

@@ -1,4 +1,4 @@
-"""Messages to tokens and back: which renderer is chosen, and that sampled tokens are never rewritten."""
+"""Turning messages into tokens and back: which renderer is chosen. Sampled tokens are never rewritten."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from headway_coordinator.trajectory.template import decoded, template_text
 PROMPT = PROBES[1]
 RESULT = {"role": "tool", "tool_call_id": "call-0-0", "content": "gold"}
 DROPS_OLD = "loop.index0 > last.query and message.reasoning_content"
-"""Where QWEN3_TEMPLATE says which reasoning it keeps."""
+"""The condition in QWEN3_TEMPLATE that decides which reasoning it keeps."""
 XML_FAMILY_TOKENS = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
-"""Without these the renderer of Qwen 3.5 refuses a tokenizer."""
+"""Qwen 3.5's renderer refuses a tokenizer without these tokens."""
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,8 @@ HERMES_CALL = '<tool_call>\n{"name": "look_up", "arguments": {"key": "brave-otte
 
 
 def test_requested_hermes_is_read_for_every_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A family's renderer that agrees with the template, and reads calls in XML."""
+    """A requested Hermes reader is used even if a family's renderer for XML calls agrees with the
+    template."""
     tok = tokenizer(tmp_path, QWEN3_TEMPLATE)
     tok.add_special_tokens({"additional_special_tokens": XML_FAMILY_TOKENS})
     monkeypatch.setattr(render, "agrees", lambda typed, _: True)
@@ -93,7 +94,7 @@ def test_hermes_without_its_tags_is_refused() -> None:
     assert refused.value.termination.field == "spec.agent.builtin.toolCallParser"
 
 
-def test_both_render_what_the_template_says(both: tuple[Renderer, Any]) -> None:
+def test_both_renderers_render_what_the_template_says(both: tuple[Renderer, Any]) -> None:
     chosen, tok = both
     for messages in PROBES:
         text = template_text(tok, messages, PROBE_TOOLS, generate=True)
@@ -156,13 +157,13 @@ def test_a_template_that_keeps_reasoning_overrules_the_renderer(
 
 
 def spelled(tok: Any, text: str) -> list[int]:
-    """A text as a model may sample it, letter by letter, and its end."""
+    """Tokens of a text that a model samples letter by letter, with the end of the turn."""
     letters = [token for letter in text for token in tok.encode(letter, add_special_tokens=False)]
     assert letters != tok.encode(text, add_special_tokens=False)
     return [*letters, tok.convert_tokens_to_ids("<|im_end|>")]
 
 
-def test_a_word_of_the_users_leaves_what_was_sampled_as_it_is(both: tuple[Renderer, Any]) -> None:
+def test_a_user_message_leaves_sampled_tokens_unchanged(both: tuple[Renderer, Any]) -> None:
     chosen, tok = both
     prompt, sampled = chosen.render(PROMPT, []), spelled(tok, "It is gold, as you know.")
     history = [*PROMPT, {"role": "assistant", "content": chosen.parse(sampled, prompt, []).content}]
@@ -173,7 +174,7 @@ def test_a_word_of_the_users_leaves_what_was_sampled_as_it_is(both: tuple[Render
 
 
 def test_a_user_message_drops_reasoning_where_the_template_does(qwen: Any) -> None:
-    """The model is trained on the prompts that it will be served with."""
+    """So the model is trained on the same prompts with which it will be served."""
     chosen = choose(qwen, "qwen3")
     prompt = chosen.render(PROMPT, [])
     sampled = qwen.encode("<think>\nHm.\n</think>\n\nGold.<|im_end|>", add_special_tokens=False)
@@ -212,11 +213,12 @@ APART = "{{- '<think>\\n' + (message.reasoning_content or '') + '\\n</think>\\n\
 def test_a_turn_is_extended_where_its_reasoning_is_kept(
     tmp_path: Path, content: str, keeps: bool, new: list[dict[str, Any]]
 ) -> None:
-    """Of a template that strips the reasoning of every past turn, no text shows that it had any."""
+    """If a template drops the reasoning of every past turn, the rendered text does not show that there was
+    any."""
     tok = tokenizer(tmp_path, BARE.replace("CONTENT", content))
     chosen = choose(tok, "qwen2")
     assert isinstance(chosen, Template)
-    # The words of the reasoning stand elsewhere, too.
+    # The text of the reasoning also occurs elsewhere in the conversation.
     asked = [*PROMPT, {"role": "assistant", "content": "Gold."}, {"role": "user", "content": "Is it Gold?"}]
     prompt = chosen.render(asked, [])
     sampled = tok.encode("<think>\nGold?\n</think>\n\nIt is Gold?<|im_end|>", add_special_tokens=False)
@@ -274,7 +276,7 @@ def test_a_malformed_call_is_kept_with_what_is_wrong(
 
 @cache
 def bounded(name: str) -> Any:
-    """Tokenizers of every kind that has a bound, one of which puts characters together."""
+    """A tokenizer of each kind that has a longest token. The one named "composing" joins characters."""
     if name == "llama":
         return llama_tokenizer()
     found = tokenizer(Path(mkdtemp()))
@@ -286,7 +288,7 @@ def bounded(name: str) -> Any:
 @pytest.mark.parametrize("name", ["qwen", "llama", "composing"])
 @settings(max_examples=150)
 @given(data=st.data())
-def test_a_text_has_never_fewer_tokens_than_its_length_says(name: str, data: st.DataObject) -> None:
+def test_a_texts_length_gives_a_lower_bound_of_its_tokens(name: str, data: st.DataObject) -> None:
     tok = bounded(name)
     longest = longest_token(tok)
     assert longest is not None
@@ -298,7 +300,7 @@ def test_a_text_has_never_fewer_tokens_than_its_length_says(name: str, data: st.
     assert extent(["word, " * 100]).tokens(longest) >= 100
 
 
-def test_a_token_that_may_stand_for_any_text_bounds_nothing() -> None:
+def test_a_token_for_any_unknown_text_gives_no_bound() -> None:
     words = Tokenizer(WordLevel({"?": 0, "end": 1}, unk_token="?"))
     assert longest_token(PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?")) is None
     unknown = Tokenizer(BPE({"?": 0, "a": 1, "b": 2}, [], unk_token="?", fuse_unk=True))
@@ -338,7 +340,7 @@ RAISES = ("{{ raise_exception('no such role') }}", "{{ messages[0].content + 7 }
 
 
 @pytest.mark.parametrize("template", RAISES)
-def test_a_template_that_raises_is_rendered_by_itself(template: str, tmp_path: Path) -> None:
+def test_a_template_that_raises_is_used_without_a_family(template: str, tmp_path: Path) -> None:
     assert isinstance(choose(tokenizer(tmp_path, template), "qwen3"), Template)
 
 

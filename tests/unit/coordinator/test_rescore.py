@@ -1,4 +1,4 @@
-"""A stored run is judged again: the recorded tool calls run in a fresh sandbox, and nothing is sampled."""
+"""A stored run is judged again. The recorded tool calls run in a fresh sandbox, and nothing is sampled."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ OF_EPOCH = CandidateRescore(uri="s3://b/run", epoch=1)
 
 
 class RecordingSandbox:
-    """Carries out tool calls, and remembers them."""
+    """A sandbox that records tool calls and answers them by script."""
 
     def __init__(self, *answers: str) -> None:
         self.answers = [*answers]
-        """Of the calls, in order; after them as recorded."""
+        """Answers to the next calls, in order. Later calls get the recorded answer, "gold"."""
         self.called: list[tuple[str, dict[str, Any]]] = []
 
     async def tool(self, name: str, arguments: dict[str, Any]) -> ToolReply:
@@ -87,7 +87,7 @@ def rescorer(
     return Rescorer("again", asked, {(3, 0): found}, reports_reward, own_loop)
 
 
-async def test_the_tool_calls_are_carried_out_and_the_words_are_judged() -> None:
+async def test_recorded_tool_calls_run_and_the_answer_is_judged() -> None:
     sandbox = RecordingSandbox()
     on = stage(sandbox)
     played = await rescorer(episode()).play(on)
@@ -113,7 +113,7 @@ async def test_metrics_of_an_agents_own_reward_are_reported_again() -> None:
 
 
 async def counted(before: EpisodeRecord, sandbox: RecordingSandbox) -> int:
-    """Tool answers that differ from the recorded ones."""
+    """Score the episode again. Returns how many tool answers differ from the recorded ones."""
     again, on = rescorer(before), stage(sandbox)
     with contextlib.suppress(AgentError):
         await again.play(on)
@@ -144,7 +144,7 @@ async def test_call_is_compared_with_its_own_answer_if_an_id_repeats() -> None:
 @pytest.mark.parametrize(
     ("outcome", "error"), [(Outcome.AGENT_ERROR, AgentError), (Outcome.INFRA_ERROR, InfraError)]
 )
-async def test_a_recorded_failure_stays_one(outcome: Outcome, error: type[Exception]) -> None:
+async def test_a_recorded_failure_stays_a_failure(outcome: Outcome, error: type[Exception]) -> None:
     with pytest.raises(error):
         await rescorer(episode(outcome)).play(stage(RecordingSandbox()))
 
@@ -155,7 +155,7 @@ async def test_a_row_that_the_run_lacks_ends_the_candidate() -> None:
     assert raised.value.field == "spec.candidates[again].rescore.uri"
 
 
-async def test_a_row_that_training_did_not_reach_is_lost() -> None:
+async def test_a_row_that_training_did_not_reach_has_no_answer() -> None:
     again, missing = rescorer(episode(), asked=OF_EPOCH), "e-again-000004-1-0"
     with pytest.raises(InfraError, match="training has no episode of row 4, try 1 in epoch 1"):
         await again.play(stage(RecordingSandbox(), missing))
@@ -174,7 +174,7 @@ async def test_a_row_that_training_did_not_reach_is_lost() -> None:
 def test_the_environment_has_the_seed_of_the_run(
     asked: dict[str, Any], purpose: Purpose, group_id: str
 ) -> None:
-    """The seed that the run's own plan gave the episode."""
+    """It is the seed that the run's own plan gave the episode."""
     position = position_of(group_id)
     plan = Plan(Slot(position, 1, 3), purpose, 20, {}, 2, Sampling(0.0, 1.0, 8), 7, candidate="old")
     assert plan.group_id == group_id
@@ -215,7 +215,7 @@ def test_calls_that_no_tool_answered_are_left_out() -> None:
 
 
 async def test_example_calls_of_the_environment_are_not_carried_out() -> None:
-    """The environment begins with a worked example, whose call has the id of the model's first one."""
+    """The environment begins with a worked example, whose call has the same id as the model's first call."""
     function = {"name": "refund", "arguments": '{"id": "red-cat"}'}
     example = CALL | {"tool_calls": [CALL["tool_calls"][0] | {"function": function}]}  # type: ignore[index]
     opening = [ASKED, example, ANSWER | {"content": "done"}, {"role": "assistant", "content": "Refunded."}]
@@ -241,7 +241,7 @@ def test_a_truncated_episode_keeps_the_recorded_reason(timed_out: bool, token_li
     assert lost.timed_out, "the new sandbox was too slow"
 
 
-async def test_an_agent_with_its_own_loop_may_begin_otherwise() -> None:
+async def test_an_agent_with_its_own_loop_may_change_the_prompt() -> None:
     wrapped = [{"role": "user", "content": "Task: Handle case amber-fox. Think first."}, *CONVERSATION[1:]]
     sandbox = RecordingSandbox()
     await rescorer(episode(messages=wrapped), own_loop=True).play(stage(sandbox))
@@ -269,7 +269,7 @@ def test_episodes_of_evaluation_and_validation_can_be_read(tmp_path: Path, step:
 def group_of(
     group_id: str, *rewards: float | None, candidate: str | None = "old", step: int = 0
 ) -> GroupRecord:
-    """A stored group of one row; an episode without a reward is an InfraError."""
+    """A stored group of one row. A reward of None makes an InfraError."""
     purpose = Purpose.VALIDATION if candidate is None else Purpose.EVALUATION
     episodes = [sealed(group_id, index, reward=reward) for index, reward in enumerate(rewards)]
     return GroupRecord(
@@ -278,7 +278,7 @@ def group_of(
 
 
 def kept(folder: Path, groups: Sequence[GroupRecord]) -> Layout:
-    """A run that left these groups."""
+    """The layout of a run that stored these groups."""
     layout = Layout(f"file://{folder}", "ns", "earlier", "uid")
     for group in groups:
         spool.Spool(FileStore(), layout).put(group)
@@ -307,7 +307,7 @@ def test_rows_without_a_score_belong_to_the_run(tmp_path: Path, step: int | None
 
 
 async def test_run_with_unanswered_rows_is_judged_to_its_end(tmp_path: Path) -> None:
-    """What was not an answer then is not an answer now; it is not retried, and does not end the candidate."""
+    """A row without an answer in the run has none now. It is not retried, and does not end the candidate."""
     rows = LOST_LIMIT + 3
     answers = [(1.0, None) if row in (0, rows - 1) else (None, None) for row in range(rows)]
     layout = kept(tmp_path, [group_of(f"e-old-{row:06d}", *each) for row, each in enumerate(answers)])
@@ -326,7 +326,7 @@ async def test_run_with_unanswered_rows_is_judged_to_its_end(tmp_path: Path) -> 
     assert len(broker.leased) == 2 * rows, "no attempt follows another"
 
 
-def test_a_run_that_is_not_there_ends_the_candidate(tmp_path: Path) -> None:
+def test_a_missing_run_ends_the_candidate(tmp_path: Path) -> None:
     asked = CandidateRescore(uri=f"file://{tmp_path}", candidate="old")
     with pytest.raises(CandidateError, match="there are no episodes at") as raised:
         stored("again", asked, FileStore())

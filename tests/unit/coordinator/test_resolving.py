@@ -1,4 +1,4 @@
-"""Names of Services by a file of hosts, in the place of the DNS."""
+"""A hosts file resolves the names of Services instead of DNS."""
 
 from __future__ import annotations
 

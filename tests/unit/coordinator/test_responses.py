@@ -1,4 +1,4 @@
-"""OpenAI's Responses: what a request asks for in chat's form, and what its clients receive."""
+"""OpenAI's Responses API: how a request is translated to a chat request, and what its clients receive."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_smallest_request_is_read_with_defaults() -> None:
     assert not found.ask.instructed
 
 
-def test_items_between_two_words_are_one_message() -> None:
+def test_items_between_two_messages_become_one_message() -> None:
     found = read(
         instructions="Be brief.",
         input=[
@@ -99,7 +99,8 @@ def test_a_summary_of_reasoning_adds_no_empty_message(
 
 
 async def test_replayed_output_continues_one_row(tmp_path: Path) -> None:
-    """As the official client's `response.output` is sent back, with reasoning whole, summed up, or empty."""
+    """Clients send back the official client's `response.output`, with the reasoning whole, summarized or
+    empty."""
     tok = tokenizer(tmp_path, QWEN3_TEMPLATE)
     thinking = f"<think>\nhm\n</think>\n\n{CALL}"
     for edit in ({}, {"content": None, "summary": [BRIEF]}, {"content": [], "summary": []}):
@@ -202,7 +203,7 @@ def test_a_kind_that_is_not_known_names_what_to_write(fields: Any, fix: str) -> 
         ("tool_choice", {"tools": [TOOL], "tool_choice": {"type": "function", "name": "no"}}),
     ],
 )
-def test_what_would_not_be_done_is_refused_by_name(param: str, fields: dict[str, Any]) -> None:
+def test_unsupported_fields_are_refused_by_name(param: str, fields: dict[str, Any]) -> None:
     with pytest.raises(GatewayError) as caught:
         read(**fields)
     assert (caught.value.status, caught.value.param) == (400, param)
@@ -215,7 +216,7 @@ def test_a_body_that_is_not_an_object_is_refused(document: object) -> None:
         responses.read(document, earlier=earlier)
 
 
-def test_a_lenient_job_ignores_and_lists() -> None:
+def test_a_lenient_job_lists_what_it_ignores() -> None:
     wished = {"format": {"type": "json_object"}}
     found = read(lenient=True, reasoning={"effort": "low"}, text=wished, truncation="auto")
     assert sorted(found.ignored) == ["text.format", "truncation"]
@@ -266,7 +267,7 @@ def test_an_answer_has_reasoning_text_and_calls() -> None:
 @pytest.mark.parametrize(
     ("finish", "reason"), [("length", "max_output_tokens"), ("content_filter", "content_filter")]
 )
-def test_a_turn_that_was_cut_off_is_incomplete(finish: str, reason: str) -> None:
+def test_a_truncated_turn_has_the_status_incomplete(finish: str, reason: str) -> None:
     whole = read().whole(answered(finish_reason=finish), "t0-1")
     assert (whole["status"], whole["incomplete_details"]) == ("incomplete", {"reason": reason})
     assert [*responses_answers.events(whole)][-1] == {"type": "response.incomplete", "response": whole}
@@ -312,7 +313,7 @@ async def test_a_chain_of_answers_is_one_row(tok: Any) -> None:
     ]
 
 
-async def test_instructions_are_of_one_turn_alone(tok: Any) -> None:
+async def test_instructions_apply_to_one_turn_only(tok: Any) -> None:
     async with rig(tok, ANSWER) as r:
         _, first = await r.post("/v1/responses", {"instructions": "Be brief.", "input": "hello"})
         await r.post("/v1/responses", {"input": "sure?", "previous_response_id": first["id"]})

@@ -1,4 +1,5 @@
-"""A learner that goes on from an older step: who follows whom, and what is done, and billed, again."""
+"""A learner that resumes at an older step: the coordinator follows it, and the steps are taken and billed
+again."""
 
 from __future__ import annotations
 
@@ -20,14 +21,14 @@ from headway_coordinator.scheduler.choice import CHOICES, Order
 
 
 def resumed(job: Job, step: int, incarnation: int) -> StepReport:
-    """What a learner announces of `step` that was made before."""
+    """The report with which a learner announces that it resumes at `step`, in a new incarnation."""
     before = StepReport.model_validate_json(job.store.get(job.layout.checkpoint_report(step, 0)))
     weights = manifest(step, incarnation)
     return before.model_copy(update={"version": weights.version, "weights": weights})
 
 
 def roll_back(job: Job, to: int) -> StepReport:
-    """Set the pointer back, and start the learner there."""
+    """Set the pointer back to a step, and store the report of a learner that resumes there."""
     resumed_at = resumed(job, to, incarnation=1)
     job.store.put(job.layout.latest, json.dumps({"step": to}).encode())
     for uri in (job.layout.checkpoint_report(to, 0), job.layout.step_history(to)):
@@ -36,7 +37,7 @@ def roll_back(job: Job, to: int) -> StepReport:
 
 
 @pytest.mark.parametrize("order", CHOICES)
-async def test_the_coordinator_starts_again_where_the_learner_is(tmp_path: Path, order: Order) -> None:
+async def test_the_coordinator_restarts_at_the_learners_step(tmp_path: Path, order: Order) -> None:
     job = Job(tmp_path, spec(sampler=order, maxStepsOffPolicy=2))
     job.pause = lambda task: 0.3 if task.group_id == "t0-000002" else 0.0
     async with job.coordinator() as (training, learner, running):
@@ -69,7 +70,7 @@ async def test_the_coordinator_starts_again_where_the_learner_is(tmp_path: Path,
     assert total(job.ledger.days) == job.recounted(), "and no token is billed twice"
 
 
-async def test_a_learner_whose_step_nothing_points_to_is_refused(tmp_path: Path) -> None:
+async def test_a_learner_at_a_step_without_a_pointer_is_refused(tmp_path: Path) -> None:
     job = Job(tmp_path)
     async with job.coordinator() as (training, learner, running):
         await learner.run(steps=3)
@@ -80,7 +81,8 @@ async def test_a_learner_whose_step_nothing_points_to_is_refused(tmp_path: Path)
 
 
 async def test_reports_of_a_replaced_learner_are_refused(tmp_path: Path) -> None:
-    """It was cut off when it had taken a step, and says so when the other has taken the same one."""
+    """The old learner lost its connection after a step. It reports the step once its successor has taken the
+    same one."""
     job = Job(tmp_path)
     async with job.coordinator() as (training, learner, running):
         await learner.run(steps=2)

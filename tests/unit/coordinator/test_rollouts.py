@@ -1,4 +1,4 @@
-"""MTRL's protocol as a state machine: who may say what, and when."""
+"""MTRL's protocol as a state machine: which calls are allowed, by whom, and when."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_rollout_is_completed_and_then_rewarded() -> None:
     assert (one.status, one.rewards, one.metrics) == (Status.REWARD_RECEIVED, [0.5], {"accuracy": 1.0})
 
 
-def test_rewards_by_turn_are_taken() -> None:
+def test_rewards_by_turn_are_accepted() -> None:
     one = rollout(turns=3)
     one.complete("ready")
     one.reward([0, 0.25, 0.75])
@@ -107,8 +107,8 @@ def test_metrics_are_finite_numbers_by_name(metrics: object) -> None:
         ([0.5], {"gain": -1e13}),
     ],
 )
-def test_a_number_that_no_metric_can_hold_is_refused(values: list[float], metrics: object) -> None:
-    """Whatever the job's own range is: its square would be none."""
+def test_a_number_too_large_for_a_metric_is_refused(values: list[float], metrics: object) -> None:
+    """The number is refused even within the job's own range, because its square would not be finite."""
     one = rollout()
     one.reward_range = (-1e308, 1e308)
     one.complete("ready")
@@ -133,7 +133,7 @@ def _is_nan(metrics: object) -> bool:
     return isinstance(metrics, dict) and isinstance(metrics["a"], float) and math.isnan(metrics["a"])
 
 
-def test_impossible_transition_is_refused_in_the_sdks_words() -> None:
+def test_an_impossible_transition_has_the_error_of_the_sdk() -> None:
     early, done, lost, over = rollout(), rollout(), rollout(), rollout()
     done.complete("ready")
     done.reward([1.0])
@@ -190,7 +190,7 @@ def test_an_agent_that_is_not_asked_for_a_reward_cannot_give_one() -> None:
         (ARN, "Ümlaut", False),
     ],
 )
-def test_a_token_is_valid_for_one_trajectory_of_one_job(
+def test_a_token_is_valid_for_a_single_trajectory(
     arn: str | None, trajectory: str | None, fine: bool
 ) -> None:
     one = rollout()
@@ -202,7 +202,8 @@ def test_a_token_is_valid_for_one_trajectory_of_one_job(
 
 
 def test_tokens_are_long_distinct_and_free_of_digits() -> None:
-    """The SDK takes an error with "404" in its text for a trajectory that is gone, and URLs are in it."""
+    """The SDK treats any error whose text has "404" as a lost trajectory, and such texts contain URLs with
+    tokens."""
     tokens = {rollout().token for _ in range(100)}
     assert len(tokens) == 100
     assert all(len(token) == 43 and token.isalpha() and token.isascii() for token in tokens)
@@ -227,7 +228,7 @@ def test_rollout_is_found_while_open_and_remembered_for_a_while() -> None:
         rollouts.find(one.token)
 
 
-async def test_waiting_for_a_status() -> None:
+async def test_a_wait_ends_at_one_of_its_statuses() -> None:
     one = rollout()
     waits = [
         asyncio.create_task(one.until(Status.READY, Status.REWARD_RECEIVED)),
@@ -267,7 +268,7 @@ def test_only_a_rollout_that_was_ready_gets_a_reward(words: list[str]) -> None:
     assert (one.rewards is not None) == (one.status is Status.REWARD_RECEIVED)
 
 
-def test_of_two_runs_of_an_agent_the_first_that_acts_plays() -> None:
+def test_only_the_first_of_two_agent_runs_to_act_is_used() -> None:
     rollouts = Rollouts()
     with rollouts.open(rollout()) as one:
         first = one.token
@@ -286,7 +287,7 @@ def test_of_two_runs_of_an_agent_the_first_that_acts_plays() -> None:
     assert rollouts.find(second).closed
 
 
-def test_the_conversation_is_not_kept_for_late_calls() -> None:
+def test_a_closed_rollout_keeps_its_status_without_its_turns() -> None:
     rollouts = Rollouts()
     with rollouts.open(rollout(turns=3)) as one:
         one.complete("ready")

@@ -1,4 +1,4 @@
-"""Who is in rotation, and who answers."""
+"""The router: which servers are in rotation, and which server answers a turn."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def router(*holding: Endpoint, wanted: int = 1) -> Router:
 
 
 def turn(found: Router, episode: str) -> Endpoint:
-    """Where the next turn of an episode runs."""
+    """The server that gets the episode's next turn."""
     server = found.pick(episode)
     assert server is not None
     return server.endpoint
@@ -39,13 +39,13 @@ def test_only_servers_with_the_wanted_weights_are_asked() -> None:
     assert found.pick("e").endpoint == B  # type: ignore[union-attr]
 
 
-def test_a_version_of_another_incarnation_is_another_version() -> None:
+def test_equal_steps_of_two_incarnations_are_two_versions() -> None:
     found = router(A)
     found.wanted = version(1, incarnation=1)
     assert found.pick("e") is None
 
 
-def test_the_least_loaded_is_taken_and_an_episode_stays() -> None:
+def test_a_new_episode_gets_the_least_loaded_server_and_stays() -> None:
     found = router(A, B)
     found.servers[A].inflight = 2
     assert found.pick("one").endpoint == B  # type: ignore[union-attr]
@@ -58,7 +58,7 @@ def test_the_least_loaded_is_taken_and_an_episode_stays() -> None:
     assert "one" not in found.sessions
 
 
-def test_an_update_leaves_no_episode_where_it_happened_to_wait() -> None:
+def test_episodes_stay_spread_over_the_servers_after_updates() -> None:
     servers = [Endpoint(f"http://{n}:8000", f"http://{n}:8001") for n in range(4)]
     episodes = [f"e{i}" for i in range(32)]
     found = Router(wanted=version(0))
@@ -87,7 +87,7 @@ def test_episodes_keep_their_server_if_all_servers_return_first() -> None:
 
 
 @given(st.lists(st.sampled_from(["turn", "end", "holds", "lost"]), max_size=60), st.randoms())
-def test_episodes_spread_over_the_servers_and_then_stay(events: list[str], random: Random) -> None:
+def test_episodes_spread_over_the_servers_and_stay_there(events: list[str], random: Random) -> None:
     found = router(A)
     for what in events:
         if what == "turn":
@@ -106,7 +106,7 @@ def test_episodes_spread_over_the_servers_and_then_stay(events: list[str], rando
     assert [turn(found, f"e{i}") for i in range(20)] == homes
 
 
-def test_departed_server_is_forgotten_and_returns_empty_handed() -> None:
+def test_a_departed_server_returns_without_weights() -> None:
     found = router(A)
     assert found.discovered([B]) == (set(), {A, C})
     assert found.discovered([A, B]) == ({A}, set())
@@ -115,7 +115,7 @@ def test_departed_server_is_forgotten_and_returns_empty_handed() -> None:
     assert C not in found.servers
 
 
-def test_the_problem_is_in_the_servers_own_words() -> None:
+def test_the_problem_quotes_the_servers_error() -> None:
     assert "learner" in str(Router().problem())
     assert "no rollout server" in str(Router(wanted=version(0)).problem())
     found = router(A)
@@ -155,7 +155,7 @@ class Clock:
 
 
 def lose(found: Router, endpoint: Endpoint) -> None:
-    """A request is lost there, and a look finds the server well."""
+    """The server loses a request, and then a look finds it healthy."""
     found.lost_request(endpoint, "500")
     found.holds(endpoint, version(1))
 
@@ -182,7 +182,7 @@ def test_a_server_that_loses_requests_rests_longer_each_time() -> None:
     assert asked(found) == {A, B}, "an answer in between ends the row"
 
 
-def test_all_that_a_server_loses_at_once_is_one_loss() -> None:
+def test_requests_lost_at_the_same_time_count_as_one_loss() -> None:
     found, clock = router(A, B), Clock()
     found.clock = clock
     for _ in range(32):
@@ -254,5 +254,5 @@ def test_server_with_overtaken_weights_past_load_time_is_behind() -> None:
 
 
 @given(st.integers(1, 10**6))
-def test_no_rest_is_longer_than_the_last(losses: int) -> None:
+def test_rests_grow_up_to_the_maximum(losses: int) -> None:
     assert 0 < rest_after(losses) <= rest_after(losses + 1) <= LAST_REST_SECONDS

@@ -1,4 +1,4 @@
-"""What a program in the sandbox receives: its endpoint and the environment's messages, nothing of the row."""
+"""A program in the sandbox receives its endpoint and the environment's messages, but not the row."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ with open(os.environ["HEADWAY_EPISODE_FILE"]) as file:
 
 
 async def seen_by_the_program(tmp_path: Path) -> Any:
-    """Its episode and its variables."""
+    """The episode file and the environment variables that a program in the sandbox sees."""
     shutil.copy(one_question_environment.__file__, tmp_path)
     seen = tmp_path / "seen.json"
     row = {"prompt": "Which metal is x?", "answer": "a secret alloy"}
@@ -36,7 +36,7 @@ async def seen_by_the_program(tmp_path: Path) -> Any:
     return json.loads(seen.read_text())
 
 
-async def test_the_row_stays_with_the_environment(tmp_path: Path) -> None:
+async def test_the_program_does_not_see_the_row(tmp_path: Path) -> None:
     seen = await seen_by_the_program(tmp_path)
     assert seen["messages"] == [{"role": "user", "content": "Which metal is x?"}]
     assert [tool["function"]["name"] for tool in seen["tools"]] == ["look_up"]
@@ -44,10 +44,10 @@ async def test_the_row_stays_with_the_environment(tmp_path: Path) -> None:
     assert "a secret alloy" not in json.dumps(seen)
 
 
-async def test_sagemaker_s_sdk_finds_credentials_that_are_nobody_s(
+async def test_sagemaker_s_sdk_finds_dummy_credentials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without any it sends nothing; those of the machine are not the model's to read."""
+    """The SDK needs some credentials to send anything, but the model must not read those of the machine."""
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a real one")
     variables = (await seen_by_the_program(tmp_path))["variables"]
     assert "a real one" not in variables.values()

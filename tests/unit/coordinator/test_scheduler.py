@@ -1,4 +1,4 @@
-"""The staleness rule, driven by arbitrary schedules under each choice of who is trained next."""
+"""The staleness rule holds under arbitrary schedules, for each order in which groups are trained."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def started(order: Order, size: int, lag: int, *, steps: int = 10) -> BatchSched
 
 
 class Change(NamedTuple):
-    """What a step without groups brought."""
+    """What a step without groups changed."""
 
     size: int
     lag: int
@@ -34,7 +34,8 @@ class Change(NamedTuple):
 
 
 class Schedule(RuleBasedStateMachine):
-    """Starts, ends, cuts, changes and acknowledges in any order the rule allows, with restarts."""
+    """Begins and ends groups, cuts batches, changes settings and acknowledges steps in any valid order, with
+    restarts."""
 
     @initialize(
         order=st.sampled_from(ORDERS),
@@ -46,21 +47,21 @@ class Schedule(RuleBasedStateMachine):
         self.scheduler = BatchScheduler(size, lag, 12, positions, order)
         self.begun = Change(size, lag, rolled_back=False)
         self.changes: dict[int, Change] = {}
-        """By step; also of a step that was rolled back, because it is taken again."""
+        """Changes by step, including steps that were rolled back, because these are taken again."""
         self.since: dict[int, int] = {}
         self.returned: dict[int, int] = {}
         self.trained: list[int] = []
         self.given: list[int] | None = None
-        """What the learner is training on."""
+        """Positions of the groups in the batch that the learner has."""
         self.taken: dict[int, list[int]] = {}
-        """What each step was made of, also after a rollback of it."""
+        """Positions of each step's groups, also of steps that were rolled back."""
 
     def running(self) -> list[int]:
         idle = [p for p, group in self.scheduler.active.items() if group.ended is None]
         return idle + sorted(self.scheduler.leaving)
 
     def age(self, position: int) -> int:
-        """Steps with a gradient since a group started."""
+        """Steps with a gradient since the group started."""
         since, now = self.since[position], self.scheduler.step
         return now - since - sum(since < step <= now for step in self.changes)
 
@@ -94,7 +95,7 @@ class Schedule(RuleBasedStateMachine):
     @precondition(lambda self: self.scheduler.cut is None and self.given is None)
     @rule(size=st.integers(1, 4), lag=st.integers(0, 3), rolled_back=st.booleans())
     def change(self, size: int, lag: int, rolled_back: bool) -> None:
-        """A remedy. One that a rollback undid is the one it was."""
+        """Take a step with a remedy. A step that a rollback undid gets the same remedy again."""
         step = self.scheduler.step + 1
         change = self.changes.setdefault(step, Change(size, lag, rolled_back))
         late = self.scheduler.took_remedy(step, change.size, change.lag, rolled_back=change.rolled_back)
@@ -123,20 +124,21 @@ class Schedule(RuleBasedStateMachine):
         self.cancel_untrainable()
 
     def abandon(self, position: int) -> None:
-        """It held its slot until now."""
+        """Abandon a group, which held its slot until now."""
         assert position in self.scheduler.active or position in self.scheduler.leaving
         self.scheduler.abandoned(position)
         self.returned[position] = self.returned.get(position, 0) + 1
         self.cancel_untrainable()
 
     def cancel_untrainable(self) -> None:
-        """As the job does, in the same moment: what no step can train any more is ended."""
+        """End a group at once if no step can train it any more, as the job does."""
         if self.scheduler.over and self.running():
             self.abandon(self.running()[0])
 
     @rule(learner_too=st.booleans())
     def restart(self, learner_too: bool) -> None:
-        """Whatever was running is lost, what had finished is in the spool; who was first is forgotten."""
+        """Running groups are lost, and finished ones are in the spool. The order in which they finished is
+        forgotten."""
         self.successor(self.scheduler.step)
         if learner_too:
             self.given = None
@@ -144,7 +146,7 @@ class Schedule(RuleBasedStateMachine):
     @precondition(lambda self: self.scheduler.step > 0)
     @rule(data=st.data())
     def roll_back(self, data: st.DataObject) -> None:
-        """A person sets the pointer back: the groups of the steps beyond wait in the spool again."""
+        """A person sets the pointer back, so the groups of later steps wait in the spool again."""
         to = data.draw(st.integers(0, self.scheduler.step - 1))
         again = {p for step in range(to + 1, self.scheduler.step + 1) for p in self.taken.get(step, [])}
         self.trained = [p for p in self.trained if p not in again]
@@ -182,11 +184,11 @@ class Schedule(RuleBasedStateMachine):
         assert not self.scheduler.settled & self.scheduler.active.keys()
 
     def changes_again(self, step: int) -> bool:
-        """Whether a change is ahead that a rollback undid."""
+        """Whether a later step repeats a change that a rollback undid."""
         return any(number > step for number in self.changes)
 
     def pinned(self) -> set[int]:
-        """Groups of steps that a rollback undid."""
+        """Positions of the groups of steps that a rollback undid."""
         return {p for groups in self.scheduler.undone.values() for p in groups}
 
     @invariant()
@@ -260,7 +262,8 @@ def test_a_job_without_failures_takes_every_step_its_data_allows(
 @pytest.mark.parametrize("order", ORDERS)
 @given(seed=st.integers(0, 10**6), size=st.integers(1, 4), lag=st.integers(0, 3))
 def test_slow_groups_are_trained_in_time(order: Order, seed: int, size: int, lag: int) -> None:
-    """A clock, log-normal latencies, groups that are lost: the learner takes each batch as soon as it can."""
+    """A simulation with a clock, log-normal latencies and lost groups. The learner takes each batch at
+    once."""
     chance = random.Random(seed)
     scheduler = BatchScheduler(size, lag, steps=12, positions=80, order=order)
     ends: dict[int, float] = {}
@@ -302,8 +305,9 @@ def test_in_order_waits_for_a_group_lost_with_its_coordinator() -> None:
     assert scheduler.batch() == [2, 3]
 
 
-def test_in_order_begins_again_what_a_later_group_waits_for() -> None:
-    """Of two batches' groups one was lost: three are left, and one of them died with its coordinator."""
+def test_in_order_restarts_a_lost_group_that_a_later_one_needs() -> None:
+    """There are four groups for two batches. Group 1 was abandoned, and group 2 was lost with its
+    coordinator."""
     scheduler = BatchScheduler(batch_size=2, max_staleness=1, steps=12, positions=4)
     scheduler.restore(step=0, settled=[1], finished={0: 0, 3: 0})
     assert scheduler.batch() is None
@@ -316,15 +320,17 @@ def test_in_order_begins_again_what_a_later_group_waits_for() -> None:
     ("order", "expected"), [("in_order", None), ("windowed", [1, 2]), ("ready_first", [4, 5])]
 )
 def test_each_sampler_prefers_its_own_groups(order: Order, expected: list[int] | None) -> None:
-    """P = 2, S = 2: six groups under way, of which 0 is slow and 4 and 5 were the first to finish."""
+    """Batch size 2, staleness 2: of six running groups, group 0 is slow, and groups 4 and 5 finished
+    first."""
     scheduler = started(order, 2, 2)
     for position in (5, 4, 2, 1, 3):
         scheduler.finished(position)
     assert scheduler.batch() == expected
 
 
-def test_a_skipped_group_is_waited_for_in_the_end() -> None:
-    """P = 1, S = 1: group 0 may be skipped once, and then nobody is trained before it."""
+def test_a_skipped_group_is_eventually_waited_for() -> None:
+    """Batch size 1, staleness 1: group 0 may be skipped once, and then no other group is trained before
+    it."""
     scheduler = started("ready_first", 1, 1)
     scheduler.finished(1)
     assert scheduler.take() == [1]
@@ -336,7 +342,7 @@ def test_a_skipped_group_is_waited_for_in_the_end() -> None:
     assert scheduler.batch() == [0]
 
 
-def test_a_batch_that_was_given_remains() -> None:
+def test_a_batch_once_given_does_not_change() -> None:
     scheduler = started("ready_first", 1, 1)
     scheduler.finished(1)
     assert scheduler.take() == [1]
@@ -355,7 +361,7 @@ def test_an_undone_step_gets_the_groups_it_had() -> None:
         scheduler.trained(step, expected)
 
 
-def test_a_successor_accepts_what_its_predecessor_gave() -> None:
+def test_a_successor_accepts_its_predecessors_batch() -> None:
     scheduler = BatchScheduler(batch_size=1, max_staleness=1, steps=5, positions=10, order="ready_first")
     scheduler.restore(step=0, settled=[], finished={0: 0, 1: 0})
     assert scheduler.accepts(1, [1])
@@ -375,7 +381,7 @@ def test_a_successor_accepts_what_its_predecessor_gave() -> None:
         lambda scheduler: scheduler.abandoned(7),
     ],
 )
-def test_what_the_state_does_not_allow_is_refused(wrong: Callable[[BatchScheduler], None]) -> None:
+def test_operations_that_the_state_forbids_are_refused(wrong: Callable[[BatchScheduler], None]) -> None:
     scheduler = started("in_order", 1, 1)
     scheduler.finished(0)
     with pytest.raises(OutOfOrderError):
@@ -388,7 +394,7 @@ def test_the_window_lies_between_a_batch_and_all_slots(size: int, lag: int, expe
     assert size <= expected <= (lag + 1) * size
 
 
-def test_feasible_is_that_everyone_left_can_be_trained_in_time() -> None:
+def test_feasible_means_all_remaining_groups_train_in_time() -> None:
     groups = [Group(0, 0, 1), Group(1, 0, 2), Group(2, 1, 3), Group(3, 1, 4)]
     assert feasible([0, 1], groups, 2)
     assert not feasible([0, 2], groups, 2), "1 would be too old"
@@ -399,7 +405,8 @@ def test_feasible_is_that_everyone_left_can_be_trained_in_time() -> None:
 @pytest.mark.parametrize("order", ORDERS)
 @given(data=st.data())
 def test_groups_kept_from_a_predecessor_are_trained_in_time(order: Order, data: st.DataObject) -> None:
-    """Groups of any age in any number: one that was thought dead may have gone on writing."""
+    """There may be any number of groups of any age, because a predecessor thought dead may have gone on
+    writing."""
     size, lag, step = (data.draw(st.integers(low, 4)) for low in (1, 0, 0))
     since = data.draw(st.dictionaries(st.integers(0, 25), st.integers(step - 6, step), max_size=20))
     scheduler = BatchScheduler(size, lag, steps=step + 12, positions=80, order=order)
@@ -419,7 +426,7 @@ def test_groups_kept_from_a_predecessor_are_trained_in_time(order: Order, data: 
 
 @pytest.mark.parametrize("order", CHOICES)
 def test_undone_step_with_other_groups_changes_all_later_ones(order: Order) -> None:
-    """The others may be groups of those."""
+    """The other groups may have belonged to the later steps."""
     scheduler = BatchScheduler(batch_size=1, max_staleness=1, steps=10, positions=20, order=order)
     scheduler.restore(2, {0, 1}, {2: 2, 3: 3}, {4: [2], 5: [3]}, used=2, changes=True)
     assert scheduler.took_remedy(3, 1, 1, rolled_back=True) == {2: "RolledBack"}
@@ -446,7 +453,7 @@ def test_lag_bound_accepted_on_retry_applies_to_undone_steps(order: Order) -> No
 
 @pytest.mark.parametrize("order", ["windowed", "ready_first"])
 def test_larger_batch_accepted_on_retry_applies_to_undone_steps(order: Order) -> None:
-    """One of fewer would leave more groups than the batches after it can take in time."""
+    """A smaller batch would leave more groups than later batches can take in time."""
     scheduler = BatchScheduler(batch_size=1, max_staleness=1, steps=10, positions=20, order=order)
     scheduler.restore(2, {0, 1}, {2: 2, 3: 2}, {4: [2], 5: [3]}, used=2, changes=True)
     assert scheduler.took_remedy(3, 2, 1) == {}

@@ -1,4 +1,5 @@
-"""Schemas that turns must follow: what is sent to the server, and what is refused, where and why."""
+"""Schemas that turns must follow: what the server receives, and which schemas are refused, with place and
+reason."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from headway_coordinator.gateway.refusals import GatewayError
 
 
 class Line(BaseModel):
-    """A line of an order."""
+    """One line of an `Order`."""
 
     item: str = Field(description="Which one", max_length=40)
     count: int = Field(ge=1, le=99)
@@ -22,14 +23,14 @@ class Line(BaseModel):
 
 
 class Node(BaseModel):
-    """A tree."""
+    """A recursive type: a tree."""
 
     name: str
     children: list[Node] = []
 
 
 class Order(BaseModel):
-    """As an agent's framework would write it."""
+    """A type from which an agent framework makes a schema."""
 
     lines: list[Line] = Field(min_length=1, max_length=5)
     total: float
@@ -57,7 +58,7 @@ def test_schema_of_a_framework_is_sent_without_annotations() -> None:
     assert "title" not in json.dumps(found)
 
 
-def test_a_schema_may_be_a_reference_to_one_of_its_own() -> None:
+def test_a_schema_may_refer_to_its_own_definitions() -> None:
     assert sent(Node.model_json_schema())["$ref"] == "#/$defs/Node"
 
 
@@ -126,7 +127,7 @@ LOOP = {"$defs": {"A": {"$ref": "#/$defs/B"}, "B": {"anyOf": [{"$ref": "#/$defs/
         ("s", OBJECT | {"properties": URIS}, "66"),
     ],
 )  # fmt: skip
-def test_what_is_not_kept_to_is_refused_with_its_place(at: str, schema: Any, says: str) -> None:
+def test_an_unsupported_keyword_is_refused_with_its_place(at: str, schema: Any, says: str) -> None:
     with pytest.raises(GatewayError) as caught:
         schemas.text(schema, "s")
     assert (caught.value.status, caught.value.param) == (400, at), caught.value

@@ -1,7 +1,7 @@
-"""The running gateway against schemathesis, which draws requests from the gateway's own OpenAPI document.
+"""schemathesis tests the running gateway with requests that it generates from the gateway's OpenAPI document.
 
-No answer is a 5xx, each is what the document says, and each episode has a record. HOSTILE_SEED=n draws the
-same again, HOSTILE_CASES=n draws more.
+No answer is a 5xx, each conforms to the document, and each episode has a record. HOSTILE_SEED=n repeats the
+same requests, and HOSTILE_CASES=n generates more.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TURNS = (
     "/v1/completions",
 )
 CASES = int(os.environ.get("HOSTILE_CASES", "15"))
-"""Drawn of each operation, beside those that schemathesis makes of every bound in a schema."""
+"""Random requests for each operation, besides those that schemathesis makes from every bound in a schema."""
 pytestmark = [pytest.mark.hostile, pytest.mark.timeout(900 + 3 * CASES)]
 
 CHECKS = (
@@ -44,9 +44,10 @@ def tok(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def counted(served: list[Rig], seen: list[tuple[str, int]]) -> Any:
-    """Has each request find the rollout where its route is answered, and notes the answers.
+    """A middleware that resets the rollout to a status in which the route is allowed, and records each
+    answer.
 
-    Every second request is of a lenient job. The episode's record is made after each.
+    The job is lenient for every second request. The episode's record is made after each request.
     """
 
     @web.middleware
@@ -69,7 +70,7 @@ def counted(served: list[Rig], seen: list[tuple[str, int]]) -> Any:
 
 
 @pytest.mark.long
-async def test_the_gateway_keeps_to_its_own_document(tok: Any, tmp_path: Path) -> None:
+async def test_the_gateway_conforms_to_its_own_document(tok: Any, tmp_path: Path) -> None:
     python = await asyncio.to_thread(guest, "schemathesis")
     served: list[Rig] = []
     seen: list[tuple[str, int]] = []

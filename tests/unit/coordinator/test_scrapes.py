@@ -1,4 +1,5 @@
-"""The last scrape of a coordinator: its bound under a clock of the test's, and real requests beside a job."""
+"""The coordinator's wait for a last scrape: its limit under a simulated clock, and real requests during a
+job."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ from headway_coordinator.scrapes import Scrapes
 
 
 class Skipping(selectors.SelectSelector):
-    """Passes time that is waited for, at once."""
+    """A selector with a simulated clock, which jumps ahead instead of waiting."""
 
     now = 0.0
 
@@ -48,7 +49,7 @@ class Skipping(selectors.SelectSelector):
 
 
 class SkippingLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock is that of its selector."""
+    """An event loop that uses the simulated clock of its selector."""
 
     def __init__(self) -> None:
         self.clock = Skipping()
@@ -59,7 +60,7 @@ class SkippingLoop(asyncio.SelectorEventLoop):
 
 
 def waited(*acts: tuple[float, str], before: tuple[str, ...] = ()) -> float:
-    """Seconds that the wait takes, while something happens at some moments."""
+    """Simulated seconds that the wait takes, while `acts` call methods of the scrapes at their moments."""
 
     async def run() -> float:
         found, loop = Scrapes(), asyncio.get_running_loop()
@@ -95,14 +96,14 @@ def waited(*acts: tuple[float, str], before: tuple[str, ...] = ()) -> float:
         "scraped too late",
     ],
 )
-def test_the_wait_is_for_one_more_scrape(
+def test_the_process_waits_for_one_more_scrape(
     before: tuple[str, ...], acts: list[tuple[float, str]], seconds: float
 ) -> None:
     assert waited(*acts, before=before) == pytest.approx(seconds, abs=0.01)
 
 
 async def scrape(port: int) -> str:
-    """What Prometheus reads."""
+    """The text that Prometheus would read."""
     async with (
         aiohttp.ClientSession() as http,
         http.get(f"http://127.0.0.1:{port}/metrics") as answer,
@@ -111,7 +112,7 @@ async def scrape(port: int) -> str:
 
 
 class Job:
-    """A whole coordinator's process, whose episodes the test makes."""
+    """A whole coordinator process, whose episodes the test plays."""
 
     def __init__(self, folder: Path, **blocks: Any) -> None:
         self.one = EvalJob(folder, spec(output={"uri": f"file://{folder}/out"}, **blocks))
@@ -134,7 +135,7 @@ class Job:
 
 
 class Measuring(EvalCoordinator):
-    """A coordinator past its preflight."""
+    """A coordinator that skips its preflight."""
 
     def __init__(self, job: Job, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -148,7 +149,7 @@ class Measuring(EvalCoordinator):
 
 
 def scraped_once(job: Job) -> asyncio.Event:
-    """Its episodes wait for the event that is returned, so that a scrape is of fewer rows."""
+    """Hold the job's episodes until the returned event is set, so that an earlier scrape shows fewer rows."""
     scraped, episode = asyncio.Event(), job.one.episode
 
     async def after_it(task: Task) -> EpisodeRecord:
@@ -165,7 +166,7 @@ def rows_in(text: str) -> dict[str, float]:
 
 @pytest.fixture
 def long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wait that no test outlives."""
+    """Makes the wait for a scrape longer than any test."""
     monkeypatch.setattr(Scrapes.last, "__defaults__", (600.0,))
 
 
@@ -236,7 +237,7 @@ async def test_a_job_that_nobody_scrapes_ends_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("long")
-async def test_a_gate_that_is_not_passed_still_ends_the_job(tmp_path: Path) -> None:
+async def test_a_failed_gate_still_ends_the_job_after_a_scrape(tmp_path: Path) -> None:
     job = Job(tmp_path, gate={"candidate": "tuned", "minimum": "1", "metric": "success"})
     scraped = scraped_once(job)
     async with asyncio.timeout(30):

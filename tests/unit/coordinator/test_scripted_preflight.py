@@ -1,4 +1,5 @@
-"""Scripts whose reward asks a judge: one that is down for a while, and what its answers cost."""
+"""The preflight's scripts whose reward asks a judge: a judge that is down for a while, and the cost of
+answers."""
 
 from __future__ import annotations
 
@@ -42,11 +43,11 @@ class Rig:
     ledger: Ledger
     billed: list[str] = field(default_factory=list)
     waited: list[str] = field(default_factory=list)
-    """The messages about scripts that wait."""
+    """The status messages about scripts that wait."""
 
     @property
     def tokens(self) -> float:
-        """Judge tokens on a bill that the store alone makes."""
+        """Judge tokens on the bill, as a ledger loaded from the store counts them."""
         found = total(self.ledger.days)
         return found[UsageClass.JUDGE_PROMPT] + found[UsageClass.JUDGE_SAMPLE]
 
@@ -90,7 +91,7 @@ async def test_a_script_waits_for_a_judge_and_is_retried(tmp_path: Path) -> None
     assert r.player.waiting == {}
 
 
-async def test_a_script_out_of_time_by_a_judge_is_retried(tmp_path: Path) -> None:
+async def test_a_script_that_timed_out_on_a_judge_is_retried(tmp_path: Path) -> None:
     async with endpoint(GRADE) as service, rig(tmp_path, service, seconds=8.0) as r:
         service.answers = [silent, GRADE]
         [played] = await r.player.play([script(0)])
@@ -106,7 +107,7 @@ async def test_a_fault_of_the_environment_is_not_retried(tmp_path: Path) -> None
 
 
 async def test_answers_are_billed_before_the_next_script_ends(tmp_path: Path) -> None:
-    """A coordinator that ends then has the first on its bill."""
+    """If the coordinator ends during the second script, the bill has the first script's answers."""
     async with endpoint(GRADE) as service, rig(tmp_path, service) as r:
         service.answers = [GRADE, silent]
         playing = asyncio.create_task(r.player.play([script(0), script(1, after=0)]))

@@ -1,4 +1,4 @@
-"""Writes never overlap, even if a caller gives up on them."""
+"""The serial executor never runs two writes at once, even if a caller gives up on one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headway_coordinator.serial_executor import SerialExecutor
 
 
 class Busy:
-    """A call that notices another one beside it."""
+    """A call that notices if another one runs at the same time."""
 
     def __init__(self) -> None:
         self.running = 0
@@ -38,7 +38,7 @@ async def test_calls_run_in_order_and_one_by_one() -> None:
     assert not busy.overlapped
 
 
-async def test_a_call_that_was_given_up_still_has_the_thread_to_itself() -> None:
+async def test_a_call_its_caller_left_still_blocks_the_next_call() -> None:
     busy, run = Busy(), SerialExecutor()
     first = asyncio.create_task(run(busy, 1, wait=True))
     async with asyncio.timeout(20):
@@ -81,7 +81,7 @@ async def test_the_executor_says_for_how_long_a_call_has_run() -> None:
     assert run.busy == 0
 
 
-async def test_what_a_call_raises_is_the_callers() -> None:
+async def test_a_calls_error_is_raised_to_its_caller() -> None:
     def broken() -> None:
         raise KeyError("gone")
 

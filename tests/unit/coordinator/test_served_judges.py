@@ -1,4 +1,4 @@
-"""Judges whose models the job serves itself: where they are asked, with which key, and how they fail."""
+"""Judges whose models the job serves itself: their address, their key, and how they fail."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GRADE = {"type": "number"}
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waits between tries are not what is tested."""
+    """Removes the waits between tries, which these tests do not cover."""
     monkeypatch.setattr(asking, "backoff", lambda tries: 0.0)
     monkeypatch.setattr(asking, "pause", lambda asked, tries: 0.0)
 
@@ -65,7 +65,7 @@ async def test_a_served_judge_is_asked_with_its_servers_key(tmp_path: Path) -> N
 
 
 async def test_no_episode_begins_before_a_served_judge_answers(tmp_path: Path) -> None:
-    """Its servers come up after the coordinator: what is asked at once would be lost."""
+    """The judge's servers start after the coordinator, so earlier questions would be lost."""
     late = (fails(503, "loading"), fails(503, "loading"), says("ok"))
     async with serving(*late) as service, judges(tmp_path, served(), service.url) as found:
         await found.ready()
@@ -94,7 +94,7 @@ async def test_failing_judge_is_a_fault_that_names_the_spec_field(
     assert KEY not in str(caught.value)
 
 
-def test_answers_are_keyed_by_the_model_wherever_it_is_served() -> None:
+def test_answers_are_cached_by_model_wherever_it_is_served() -> None:
     digests = {
         judge_rig.question(of=of).digest
         for of in (
@@ -131,7 +131,7 @@ class TestPreflight:
         found = caught.value.termination
         assert (found.reason, found.field) == ("ModelUnavailable", "spec.judges[clerk].model.base")
 
-    async def test_without_checks_a_served_judge_is_not_looked_for(self, tmp_path: Path) -> None:
+    async def test_without_checks_a_served_judges_model_is_not_looked_up(self, tmp_path: Path) -> None:
         folder = write_inputs(tmp_path)
         off = {"preflight": {"policy": "Off"}}
         bench = await self.checked(folder, f"file://{tmp_path}/nothing", says("ok"), **off)

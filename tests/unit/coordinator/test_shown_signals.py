@@ -1,4 +1,4 @@
-"""Which signals of a job a status has room for, and where the others are shown."""
+"""Which signals fit a job's status, and where the others are shown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GRAVEST_FIRST = list(SignalName)
 
 
 def in_state(name: SignalName, state: SignalState) -> Signal:
-    """A signal that one step brings to this state."""
+    """A signal that is in this state after one step."""
     level = Level.CLEAR if state == "Clear" else Level.OVER
     reading = Reading(level, 0.5, 0.4, "it is 0.5")
 
@@ -31,13 +31,13 @@ def in_state(name: SignalName, state: SignalState) -> Signal:
 
 
 def judged(states: dict[SignalName, SignalState]) -> Signals:
-    """A job after a step that brought its signals to these states."""
+    """The signals of a job after one step, in these states."""
     found = Signals(spec(), catalogue=[in_state(name, state) for name, state in states.items()])
     found.step(1, {})
     return found
 
 
-def test_there_are_more_signals_than_a_status_has_room_for() -> None:
+def test_there_are_more_signals_than_fit_a_status() -> None:
     assert [each.name for each in SIGNALS] == GRAVEST_FIRST
     assert len(SIGNALS) > MAX_SHOWN_SIGNALS
 

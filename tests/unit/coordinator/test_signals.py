@@ -1,4 +1,4 @@
-"""The signals of a job: in status, conditions and metrics, and the same after a restart."""
+"""A job's signals in status, conditions and metrics. A restart does not change them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def test_a_raised_signal_remains_raised_after_a_restart(tmp_path: Path) ->
     assert len(FileStore().list(second.layout.all_batch_metrics)) == STEPS
 
 
-async def test_batch_metrics_that_were_not_kept_are_read_again(tmp_path: Path) -> None:
+async def test_missing_batch_metrics_are_recomputed_after_a_restart(tmp_path: Path) -> None:
     first = await run(tmp_path, config(tmp_path), None, 4)
     store = FileStore()
     store.delete(store.list(first.layout.all_batch_metrics))
@@ -54,7 +54,7 @@ async def test_batch_metrics_that_were_not_kept_are_read_again(tmp_path: Path) -
     assert len(store.list(second.layout.all_batch_metrics)) == STEPS
 
 
-async def test_successor_repeats_predecessor_until_it_reads_the_steps(tmp_path: Path) -> None:
+async def test_a_successor_shows_earlier_signals_until_it_has_its_own(tmp_path: Path) -> None:
     first = await run(tmp_path, config(tmp_path), None, 3)
     previous = first.status()
     fresh = Coordinator(config(tmp_path), KEYS, FileStore(), tmp_path, lambda status: None, previous=previous)
@@ -110,7 +110,7 @@ def samples(signals: Signals) -> Iterator[Any]:
     return signals.samples()
 
 
-def test_the_condition_keeps_its_time_while_nothing_changes(tmp_path: Path) -> None:
+def test_an_unchanged_condition_keeps_its_transition_time(tmp_path: Path) -> None:
     signals = Signals(config(tmp_path).spec)
     first = signals.condition()
     earlier = first.model_copy(update={"last_transition_time": first.last_transition_time.replace(year=2020)})
@@ -118,5 +118,5 @@ def test_the_condition_keeps_its_time_while_nothing_changes(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("state", ["Raised", "Suspect"])
-def test_a_long_message_fits_the_status(state: Any) -> None:
+def test_a_long_message_is_shortened_to_fit_the_status(state: Any) -> None:
     assert len(shown(a_verdict(state, observed="x" * 5000)).message) == 1024

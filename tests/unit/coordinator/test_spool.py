@@ -1,4 +1,4 @@
-"""What the spool says of a place it cannot write to, and what it reads of steps that were taken."""
+"""The spool: its error for a place it cannot write to, and how it reads the steps that were taken."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_unwritable_bucket_is_named_before_anything_starts() -> None:
 
 
 def test_steps_beyond_the_newest_version_are_undone() -> None:
-    """The learner took steps 1 to 4, resumed at 2, which was durable, and has taken 3 again."""
+    """The learner took steps 1 to 4, resumed at the durable step 2, and has taken step 3 again."""
     found = [report(0), report(1), report(2, 1), report(3, 1), report(4)]
     kept, undone = standing(found[::-1])
     assert [str(r.version) for r in kept] == ["0.0", "0.1", "1.2", "1.3"]
@@ -45,10 +45,10 @@ def test_steps_beyond_the_newest_version_are_undone() -> None:
 
 
 @pytest.mark.parametrize(("pointer", "durable"), [(None, 1), (2, 2), (3, 3), (9, 3)])
-def test_a_coordinator_that_starts_knows_what_has_become_durable(
+def test_a_starting_coordinator_knows_the_durable_step(
     tmp_path: Path, pointer: int | None, durable: int
 ) -> None:
-    """The learner may have ended meanwhile: it will not say so again."""
+    """The learner may have ended meanwhile, and will not report it again."""
     store, layout = FileStore(), Layout(f"file://{tmp_path}", "rl", "refunds", "uid")
     for step in range(4):
         store.put(
@@ -61,8 +61,8 @@ def test_a_coordinator_that_starts_knows_what_has_become_durable(
     assert replay.undone == []
 
 
-def test_a_summary_of_a_step_that_was_undone_does_not_stand(tmp_path: Path) -> None:
-    """Its groups are read: the step is taken again, and rows without an answer are retried."""
+def test_the_summary_of_an_undone_step_is_not_used(tmp_path: Path) -> None:
+    """The step is taken again, so its groups are read instead, and rows without an answer are retried."""
     store, layout = FileStore(), Layout(f"file://{tmp_path}", "rl", "refunds", "uid")
     spool = Spool(store, layout)
     for step in (2, 4):
@@ -78,7 +78,7 @@ def test_a_summary_of_a_step_that_was_undone_does_not_stand(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("pointer", [b"step 12", b"{}", b"12", b'{"step": null}'])
 def test_unreadable_pointer_is_left_to_the_learner_to_explain(tmp_path: Path, pointer: bytes) -> None:
-    """A person has written it; the learner, which is to resume there, ends with `CheckpointUnusable`."""
+    """A person wrote the pointer. The learner, which must resume there, ends with `CheckpointUnusable`."""
     store, layout = FileStore(), Layout(f"file://{tmp_path}", "rl", "refunds", "uid")
     store.put(layout.step_history(0), report(0).model_dump_json().encode())
     store.put(layout.latest, pointer)
@@ -97,7 +97,7 @@ def test_coordinator_is_superseded_by_a_newer_start(tmp_path: Path) -> None:
     assert (refused.value.termination.reason, refused.value.code) == ("Superseded", RESTART)
 
 
-def test_a_lost_baseline_group_leaves_its_id_free(tmp_path: Path) -> None:
+def test_a_lost_baseline_groups_id_can_be_reused(tmp_path: Path) -> None:
     spool = Spool(FileStore(), Layout(f"file://{tmp_path}", "rl", "refunds", "uid"))
     lost = a_group("p0-000000", [None, None], purpose=Purpose.PREFLIGHT)
     retried = a_group("p0-000000", [1.0, None], purpose=Purpose.PREFLIGHT, retried=1)

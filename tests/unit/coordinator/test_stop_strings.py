@@ -1,4 +1,4 @@
-"""Strings that end a turn: what is sampled, answered, trained and gone on from."""
+"""Stop strings: which tokens are sampled, answered and trained, and how the row continues."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ END = 0
 
 
 def text(ids: Sequence[int]) -> str:
-    """Each token is a letter."""
+    """Decodes tokens, each of which is a letter."""
     return "".join(map(chr, ids))
 
 
@@ -61,12 +61,12 @@ def test_a_turn_ends_with_the_token_that_completes_a_stop(
     assert found.finish_reason == "stop"
 
 
-def test_the_closing_token_is_not_text() -> None:
+def test_the_stop_token_is_not_part_of_the_text() -> None:
     turn = sampled("abc", closed=True)
     assert stops.ended(text, turn, [chr(END)], [END]) == (turn, None)
 
 
-def test_a_turn_of_its_full_length_is_not_stopped() -> None:
+def test_a_turn_cut_by_length_has_no_stop_string() -> None:
     turn = sampled("abc", finish="length")
     assert stops.ended(text, turn, ["x"], [END]) == (turn, None)
 
@@ -91,7 +91,7 @@ def test_an_answer_is_returned_without_its_stop(content: str, stop: str | None, 
     assert stops.without(message, stop) == {"role": "assistant", "content": left, "reasoning_content": left}
 
 
-def test_only_a_request_with_a_stop_has_the_server_decode() -> None:
+def test_the_server_decodes_only_if_a_request_has_a_stop() -> None:
     plain = Request([1], 4, 1.0, 1.0, 7, [0])
     params = _body("m", "s", plain)["sampling_params"]
     assert (params["detokenize"], "stop" in params) == (False, False)
@@ -110,7 +110,7 @@ def test_only_a_request_with_a_stop_has_the_server_decode() -> None:
         ("Mistral Tekken", ("ARGS", "[")),
     ],
 )
-def test_a_part_of_the_familys_markup_is_not_a_stop(name: str, refused: tuple[str, ...]) -> None:
+def test_a_part_of_the_familys_tags_may_not_be_a_stop(name: str, refused: tuple[str, ...]) -> None:
     family = BY_FAMILY[name]
     markup = stops.markup(choose(spoken(family), family.model_type))
     for stop in refused:
@@ -128,7 +128,7 @@ def test_a_whole_tag_may_be_a_stop() -> None:
     assert "<|im_end|>" not in markup
 
 
-def test_a_family_without_tags_has_no_markup() -> None:
+def test_a_family_without_tags_forbids_no_stop_string() -> None:
     family = BY_FAMILY["Llama 3 JSON"]
     assert stops.markup(choose(spoken(family), family.model_type)) == ()
 
@@ -147,9 +147,9 @@ ANSWER = "It is gold.<|im_end|>"
 async def test_a_stopped_turn_and_the_next_are_one_row(
     tok: Any, monkeypatch: pytest.MonkeyPatch, family: str, again: str
 ) -> None:
-    """smolagents writes the stop behind the answer again; others leave it out.
+    """smolagents writes the stop string after the answer again. Other agents leave it out.
 
-    The family's own renderer goes on from it, and so does the model's template.
+    The row continues with the family's own renderer and with the model's template.
     """
     monkeypatch.setattr("open_rollout.choose", lambda tok, _: choose(tok, family))
     async with rig(tok, REASONING, ANSWER) as r:
@@ -178,7 +178,7 @@ OTHER = {"role": "user", "content": "Observation: gold"}
 
 
 async def code(r: Any, behind: str, turns: int) -> list[dict[str, Any]]:
-    """A history of an agent that writes behind each answer and its stop string, as smolagents does."""
+    """A history of an agent that adds text after each answer and its stop string, as smolagents does."""
     history: list[dict[str, Any]] = [USER]
     for _ in range(turns):
         status, answer = await r.chat(*history, stop=["</code>"])
@@ -189,7 +189,7 @@ async def code(r: Any, behind: str, turns: int) -> list[dict[str, Any]]:
 
 
 def joined(tok: Any) -> Any:
-    """A vocabulary that has the end of the stop string and a line end as one token, as Qwen3's has."""
+    """A vocabulary in which the stop string's last letter and a line end are one token, as in Qwen3's."""
     found = copy.deepcopy(tok)
     found.add_tokens([">\n"])
     return found
@@ -197,10 +197,10 @@ def joined(tok: Any) -> Any:
 
 @pytest.mark.parametrize("family", ["qwen3", "unknown"])
 @pytest.mark.parametrize("sampled_with_the_line_end", [False, True])
-async def test_what_is_written_behind_a_stop_goes_on_in_the_row(
+async def test_text_written_after_a_stop_continues_the_row(
     tok: Any, monkeypatch: pytest.MonkeyPatch, family: str, sampled_with_the_line_end: bool
 ) -> None:
-    """Sampled tokens are never encoded again: as one text they may be others."""
+    """Sampled tokens are never encoded again, because their joint text may give other tokens."""
     monkeypatch.setattr("open_rollout.choose", lambda tok, _: choose(tok, family))
     words = joined(tok)
     async with rig(words, CODE) as r:
@@ -216,8 +216,8 @@ async def test_what_is_written_behind_a_stop_goes_on_in_the_row(
     assert words.decode(row.tokens).count(f"{before_stop}{RAN}<|im_end|>") == 2
 
 
-async def test_a_row_has_what_was_written_behind_a_stop(tok: Any) -> None:
-    """A history that says something else there is another one."""
+async def test_a_row_contains_the_text_written_after_a_stop(tok: Any) -> None:
+    """A history with other text after the stop string is a fork."""
     async with rig(tok, CODE) as r:
         user, answer, other, *_ = await code(r, RAN, 2)
         elsewhere = answer | {"content": answer["content"].replace("Calling tools:", "Nothing ran:")}
@@ -227,21 +227,21 @@ async def test_a_row_has_what_was_written_behind_a_stop(tok: Any) -> None:
     assert [tok.decode(row.tokens).count("Nothing ran") for row in linearize(session.graph)] == [0, 1]
 
 
-async def test_a_token_that_says_more_than_the_client_is_left(tok: Any) -> None:
-    """The stop string's last token has a line end, and the client goes on without one."""
+async def test_a_stop_token_longer_than_the_clients_text_forks(tok: Any) -> None:
+    """The stop string's last token includes a line end, which the client's history lacks."""
     async with rig(joined(tok), CODE) as r:
         await code(r, " ran it", 2)
         assert [one.reason for one in r.rollout.session.drifts.values()] == ["content"]
 
 
-async def test_reasoning_before_a_stop_is_the_cause_of_a_fork(tok: Any) -> None:
+async def test_reasoning_before_a_stop_causes_a_fork(tok: Any) -> None:
     async with rig(tok, f"<think>\nHm.\n</think>\n\n{CODE}", CODE) as r:
         await code(r, RAN, 3)
         assert [(one.reason, one.count) for one in r.rollout.session.drifts.values()] == [("thought", 1)]
 
 
 class Deaf:
-    """A server that knows no stop strings."""
+    """A server that ignores stop strings."""
 
     def __init__(self, tokens: list[int]) -> None:
         self.tokens = tokens

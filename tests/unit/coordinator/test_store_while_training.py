@@ -1,4 +1,5 @@
-"""A job whose artifact store goes away while it trains: what waits, what says so, and how the job ends."""
+"""A job whose artifact store becomes unavailable during training: what waits, what reports it, how the job
+ends."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ POOL = PoolState(ready=0, starting=0, leased=0)
 
 
 class Leaving(FileStore):
-    """One that answers nothing while it is unavailable."""
+    """A store whose writes of new objects fail while `unavailable` is set."""
 
     unavailable = False
 
@@ -49,7 +50,7 @@ def job_over(store: Leaving, folder: Path, patience: float) -> Job:
 
 
 def busy_seconds(training: Training) -> float:
-    """As /metrics shows it."""
+    """The metric `store/busy_seconds`."""
     (found,) = (
         sample.value
         for sample in projections.samples({}, training, None, 0.0, {}, [])

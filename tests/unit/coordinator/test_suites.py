@@ -1,4 +1,4 @@
-"""Suites in an evaluation: what is measured after the rows, by whom, and what the preflight refuses."""
+"""Suites in an evaluation: their samples come after the rows. Also covers what the preflight refuses."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_samples_come_after_the_rows() -> None:
     assert found[-1].row_id == "facts-1"
 
 
-async def test_every_candidate_is_measured_on_them_by_the_same_seeds(tmp_path: Path) -> None:
+async def test_every_candidate_gets_samples_with_the_same_seeds(tmp_path: Path) -> None:
     one = job(tmp_path)
     evaluation = await one.coordinator()
     await evaluation.run([one.unit("base", "tuned", server_set=0, places=1)])
@@ -69,7 +69,7 @@ async def test_every_candidate_is_measured_on_them_by_the_same_seeds(tmp_path: P
     assert (state.rows_of(base), len(base.own_tries), len(base.all_tries)) == (ROWS, 2 * ROWS, 2 * ROWS + 9)
 
 
-async def test_a_group_says_of_which_suite_it_is(tmp_path: Path) -> None:
+async def test_a_group_records_its_suite(tmp_path: Path) -> None:
     one = job(tmp_path)
     await (await one.coordinator()).run([one.unit("base", "tuned", server_set=0)])
     groups = Spool(FileStore(), one.layout).evaluated("base")
@@ -98,8 +98,8 @@ async def test_a_restart_samples_no_sample_twice(tmp_path: Path) -> None:
     assert again.state.groups_done == again.state.groups_wanted
 
 
-async def test_rows_that_came_since_are_not_taken_for_samples(tmp_path: Path) -> None:
-    """Of a job that has no digest of its rows, since an older version began it."""
+async def test_added_rows_are_not_mistaken_for_samples(tmp_path: Path) -> None:
+    """The job has no digest of its rows, because an older version began it."""
     one = job(tmp_path)
     await (await one.coordinator()).run([one.unit("base", "tuned", server_set=0)])
     for rows in (ROWS + 1, ROWS - 1):
@@ -124,9 +124,7 @@ async def test_an_endpoint_whose_samples_all_fail_names_the_suite(tmp_path: Path
 
 
 @pytest.mark.parametrize("failing", [("base",), ("base", "tuned")])
-async def test_a_suite_that_fails_leaves_the_rows_of_its_candidates(
-    tmp_path: Path, failing: tuple[str, ...]
-) -> None:
+async def test_a_failed_suite_keeps_its_candidates_rows(tmp_path: Path, failing: tuple[str, ...]) -> None:
     many = [SUITES[0] | {"limit": 2 * LOST_LIMIT}]
     one = EvalJob(tmp_path, spec(suites=many), rows=ROWS)
     one.fails = lambda task: task.suite is not None and task.group_id.split("-")[1] in failing
@@ -139,7 +137,7 @@ async def test_a_suite_that_fails_leaves_the_rows_of_its_candidates(
 
 
 async def test_a_stored_run_is_measured_on_its_own_rows_alone(tmp_path: Path) -> None:
-    """Nobody samples for it."""
+    """No server samples for the candidate of a stored run."""
     stored = {"name": "old", "rescore": {"uri": f"file://{tmp_path}", "candidate": "base"}}
     of = spec(suites=SUITES, candidates=[{"name": "base", "model": {"base": "s3://b/m"}}, stored])
     one = EvalJob(tmp_path, of, rows=ROWS)
@@ -172,7 +170,7 @@ def test_a_suite_may_not_have_the_name_of_a_task() -> None:
     assert "have the task sums in column kind; rename the suite" in termination.message
 
 
-def test_no_task_is_named_all() -> None:
+def test_a_task_named_all_is_refused() -> None:
     check_tasks([{"kind": "sums"}, {"kind": "overall"}], "kind")
     check_tasks([{"kind": "all"}], None)
     with pytest.raises(JobError, match="rename it") as caught:
@@ -181,7 +179,7 @@ def test_no_task_is_named_all() -> None:
     assert (termination.reason, termination.field) == ("TaskNameTaken", "spec.data.taskColumn")
 
 
-def test_tasks_are_so_few_that_their_measures_can_be_shown() -> None:
+def test_more_tasks_than_can_be_shown_are_refused() -> None:
     rows = [{"kind": str(number)} for number in range(MAX_TASKS)]
     check_tasks([*rows, *rows], "kind")
     with pytest.raises(JobError, match=f"have {MAX_TASKS + 1} tasks in column kind") as caught:
@@ -221,7 +219,7 @@ def test_a_fault_of_its_sandbox_names_the_suites_own_field(field: str | None, me
     assert field_in_suite("sums", field) == meant
 
 
-def test_a_suites_sandbox_receives_what_to_run() -> None:
+def test_a_suites_sandbox_receives_its_task_and_arguments() -> None:
     suite = Suite.model_validate(SUITES[0] | {"args": {"maximum": 3}, "sandbox": {"deadlineSeconds": 77}})
     made = suite.environment
     assert made.config == {"task": "a.py@sums", "args": {"maximum": 3}}

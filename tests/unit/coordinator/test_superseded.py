@@ -1,4 +1,5 @@
-"""A coordinator that outlives its replacement ends, and leaves nothing that its successor would take."""
+"""A coordinator that still runs after its replacement started ends, and leaves nothing that confuses its
+successor."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ async def test_coordinator_ends_at_once_if_broker_has_another_owner() -> None:
 async def test_coordinator_with_claimed_sandboxes_writes_nothing(
     tmp_path: Path,
 ) -> None:
-    """Its episodes fail permanently by the claim, and nobody's group is abandoned for it."""
+    """The other's claim makes its episodes fail permanently, but no group is abandoned because of that."""
     job, claimed, plain = long_job(tmp_path), asyncio.Event(), Job.episode
     job.fails = lambda task: task.attempt < 100 and position_of(task.group_id) > 3
 
@@ -90,7 +91,7 @@ async def test_a_refused_lease_ends_the_job_and_not_just_the_episode(tmp_path: P
     assert job.store.list(job.layout.train_groups) == []
 
 
-def test_only_a_superseded_coordinator_hands_over_the_status() -> None:
+def test_only_its_own_error_counts_as_being_superseded() -> None:
     error = superseded("job-1 does")
     assert is_superseded(error)
     assert is_superseded(BaseExceptionGroup("", [ExceptionGroup("", [error])]))
@@ -100,7 +101,7 @@ def test_only_a_superseded_coordinator_hands_over_the_status() -> None:
 
 
 def quick(**algorithm: Any) -> Any:
-    """Without validations, so that only groups are sampled."""
+    """A spec without validations, so that only training groups are sampled."""
     of = spec(batchSize=1, **algorithm)
     longer = of.schedule.model_copy(update={"max_steps": 10})
     quiet = of.evaluation.model_copy(update={"at_start": False, "every_steps": 0})
@@ -108,7 +109,7 @@ def quick(**algorithm: Any) -> Any:
 
 
 def write(job: Job, group: GroupRecord, *, billed: bool) -> None:
-    """What a predecessor that was thought dead writes, before it is stopped at last."""
+    """Write a group as a predecessor that was thought dead, before it is finally stopped."""
     Spool(job.store, job.layout).put(group)
     if billed:
         Ledger(job.store, job.layout).group(group)
@@ -119,7 +120,7 @@ def write(job: Job, group: GroupRecord, *, billed: bool) -> None:
 async def test_late_group_of_a_predecessor_is_trained_unless_too_old(
     tmp_path: Path, behind: int, given_up: bool, billed: bool
 ) -> None:
-    """It stands for a group that this process began `behind` steps after the other's tokens."""
+    """The late group replaces one that this process began `behind` steps after the late group's tokens."""
     job, plain, late = Job(tmp_path, quick(maxStepsOffPolicy=1), rows=40), Job.episode, ""
 
     async def episode(task: Task) -> EpisodeRecord:
@@ -145,7 +146,7 @@ async def test_late_group_of_a_predecessor_is_trained_unless_too_old(
 
 @pytest.mark.parametrize("billed", [False, True])
 async def test_late_group_of_rolled_back_weights_is_never_trained(tmp_path: Path, billed: bool) -> None:
-    """No group ages by the step that goes back, so by age alone the late group would be young enough."""
+    """The rollback step does not age a group, so the late group is young enough by age alone."""
     of = quick(maxStepsOffPolicy=1)
     at_start = of.evaluation.model_copy(update={"at_start": True})
     job = Job(tmp_path, of.model_copy(update={"evaluation": at_start}), rows=40)

@@ -1,4 +1,4 @@
-"""Values of arguments that hold the tags of calls: what a template writes is read back as it was."""
+"""Argument values that contain tags of calls are read back unchanged after a template wrote them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def chosen(name: str) -> tuple[Renderer, Any]:
 
 
 def tags(name: str) -> list[str]:
-    """Tags of any family, and those of this one that end no turn and no string of its own."""
+    """Tags of all families, except those that end a turn or a string in this family."""
     renderer, tok = chosen(name)
     assert renderer.proof is not None
     grammar: Any = BY_NAME.get(renderer.proof.reader)
@@ -52,9 +52,9 @@ def tags(name: str) -> list[str]:
 
 
 def read(name: str, *made: tuple[str, dict[str, Any]]) -> list[tuple[str | None, Any]]:
-    """The calls that are read of a turn, in which the family's template writes `made`.
+    """The calls that are read from a turn in which the family's template wrote `made`.
 
-    Their result continues the turn, token by token.
+    Also checks that their result continues the turn, token by token.
     """
     renderer, tok = chosen(name)
     message: Message = calling(*[call(given, tool, at) for at, (tool, given) in enumerate(made)])
@@ -75,7 +75,7 @@ def read(name: str, *made: tuple[str, dict[str, Any]]) -> list[tuple[str | None,
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_a_tag_in_a_value_is_read_back_as_text(name: str, data: st.DataObject) -> None:
-    # The tests' tokenizer of gpt-oss lacks letters.
+    # The tests' tokenizer of gpt-oss lacks some letters.
     letters = ASCII if name == "gpt-oss" else LETTERS
     words = st.text(st.one_of(st.sampled_from(ODD), letters), max_size=12)
     value = data.draw(words) + data.draw(st.sampled_from(tags(name))) + data.draw(words)
@@ -117,7 +117,7 @@ WHOLE = {
 @pytest.mark.parametrize("name", WHOLE)
 @pytest.mark.parametrize("frame", ["{}", "A call is:\n{}\nSo it is.", "{0}\n{0}"])
 def test_a_whole_call_in_a_value_is_read_back_as_text(name: str, frame: str) -> None:
-    """A model that writes documentation, or a test of its own tools, does this."""
+    """A model does this if it writes documentation, or a test of its own tools."""
     value = frame.format(WHOLE[name])
     made = [("look_up", {"key": value, "other": "x"}), ("count_up", {"key": value})]
     assert read(name, *made) == made
@@ -165,8 +165,8 @@ ENDS = {
 
 @pytest.mark.parametrize("name", ENDS)
 @pytest.mark.parametrize("value", ["a{0}\nb", "{0}", "a{0}\nb{0}", "a{0}\n{1}\nb", "{1}a{0}\n{1}\nb"])
-def test_a_call_with_a_changed_value_is_not_carried_out(name: str, value: str) -> None:
-    """Its tags look like the end of the call. The rest of the value behind them shows that they are not."""
+def test_a_call_is_never_executed_with_a_changed_value(name: str, value: str) -> None:
+    """Tags in the value look like the end of the call, but the rest of the value follows them."""
     value = value.format(*ENDS[name])
     renderer, tok = chosen(name)
     turn = Probe(renderer, tok).turn(ASKED, calling(call({"key": value})), TOOLS, RESULT)
@@ -177,7 +177,7 @@ def test_a_call_with_a_changed_value_is_not_carried_out(name: str, value: str) -
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_calls_in_an_unfinished_value_are_not_carried_out(name: str) -> None:
+def test_calls_in_an_unfinished_value_are_not_executed(name: str) -> None:
     renderer, tok = chosen(name)
     one = ENDS[name][1]
     turn = Probe(renderer, tok).turn(ASKED, calling(call({"key": f"{one}\n{one}\nzz"})), TOOLS, RESULT)
@@ -203,7 +203,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize(("name", "head", "piece"), HOSTILE)
-def test_a_megabyte_of_tags_takes_time_in_proportion(name: str, head: str, piece: str) -> None:
+def test_a_megabyte_of_tags_is_read_in_linear_time(name: str, head: str, piece: str) -> None:
     text = head + piece * ((1 << 20) // len(piece))
     begin = process_time()
     assert BY_NAME[name].read(text, {})[1]
@@ -211,7 +211,7 @@ def test_a_megabyte_of_tags_takes_time_in_proportion(name: str, head: str, piece
 
 
 @pytest.mark.parametrize("text", [f"{CODER}\nDone.", f"{CODER}\n</tool_call>", f"{CODER}\n<parameter=x>"])
-def test_other_text_behind_a_call_refuses_nothing(text: str) -> None:
+def test_text_after_a_call_does_not_spoil_the_call(text: str) -> None:
     [found] = BY_NAME["qwen-coder"].read(text, {})[1]
     assert (found.name, found.arguments) == ("f", {"key": 1})
 
@@ -234,7 +234,7 @@ def test_other_text_behind_a_call_refuses_nothing(text: str) -> None:
         ("gemma4", "<|tool_call>call:f{a:1,a:2}<tool_call|>"),
     ],
 )  # fmt: skip
-def test_a_call_with_no_name_or_with_two_equal_ones_is_counted(name: str, text: str) -> None:
+def test_a_call_with_no_name_or_a_repeated_one_is_malformed(name: str, text: str) -> None:
     [found] = BY_NAME[name].read(text, {"f": {"a": {}, "b": {}}})[1]
     assert (found.kind, found.arguments) == ("structure", None)
     assert found.written in text
@@ -265,7 +265,7 @@ def test_the_package_s_readers_refuse_two_equal_names_too(name: str) -> None:
     ],
 )
 def test_structure_says_which_lines_are_text(value: str, kept: bool) -> None:
-    """The last is also how a model writes two arguments that forgets a closing tag, as vLLM reads it."""
+    """The last case reads as two arguments, as in vLLM, because a model may forget a closing tag."""
     found = read("Qwen3-Coder", ("look_up", {"key": value}))
     assert found == [("look_up", {"key": value} if kept else {"key": "x", "other": "y"})]
 
@@ -279,13 +279,13 @@ def test_structure_says_which_lines_are_text(value: str, kept: bool) -> None:
         ("<parameter=key>x\n", "unclosed"),
     ],
 )
-def test_arguments_that_cannot_be_told_apart_are_counted(inside: str, kind: str) -> None:
+def test_ambiguous_arguments_make_a_malformed_call(inside: str, kind: str) -> None:
     text = f"<tool_call>\n<function=look_up>\n{inside}</function>\n</tool_call>"
     _, [found] = BY_NAME["qwen-coder"].read(text, {"look_up": {"key": {"type": "string"}}})
     assert (found.kind, found.arguments, found.written) == (kind, None, text)
 
 
-def test_part_of_a_call_beside_a_call_is_counted() -> None:
+def test_a_partial_call_beside_a_call_is_malformed() -> None:
     one = "<function=look_up>\n<parameter=key>\nx\n</parameter>\n</function>"
     _, calls = BY_NAME["qwen-coder"].read(f'<tool_call>\n{one}\n{{"name": "f"}}\n</tool_call>', {})
     assert [(found.name, found.kind) for found in calls] == [("look_up", None), (None, "structure")]

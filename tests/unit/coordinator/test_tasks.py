@@ -1,4 +1,4 @@
-"""Metrics by task: of validations, of batches, in status and report, and after a restart."""
+"""Metrics by task, for validations and batches, in status and report, and after a restart."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tasked(**data: object) -> RLTrainingJobSpec:
     return RLTrainingJobSpec.model_validate(content)
 
 
-def test_of_too_many_tasks_those_with_the_fewest_rows_are_one() -> None:
+def test_the_smallest_of_too_many_tasks_are_merged() -> None:
     rows = [f"t{n:02d}" for n in range(40) for _ in range(40 - n)]
     found = tasks.bounded(rows)
     assert sorted(set(found)) == [*(["other"]), *(f"t{n:02d}" for n in range(tasks.MAX_TASKS))]
@@ -110,7 +110,7 @@ def with_tasks(folder: Path, weights: dict[str, float]) -> Bench:
     return Bench(preflight_spec(folder, data=data | {"taskWeights": weights}))
 
 
-def test_the_preflight_tells_the_tasks_and_their_shares(tmp_path: Path) -> None:
+def test_the_preflight_reports_the_tasks_and_their_shares(tmp_path: Path) -> None:
     bench = with_tasks(write_inputs(tmp_path), {"b": 3})
     ready = bench.basics(tmp_path)
     assert ready.data.tasks == {"train": ["a", "b"], "validation": ["a", "a"]}

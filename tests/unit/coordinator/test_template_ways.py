@@ -1,4 +1,4 @@
-"""What models' own templates do that the families' forms do not: each is found in one that ships."""
+"""Peculiarities of real models' templates. Each test has one that a published template shows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ ASKS = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 
 
 def chosen(template: str) -> tuple[Renderer, Proof, Any]:
-    """The renderer of a template of Hermes' calls, and what is shown of it."""
+    """The renderer chosen for a template with Hermes' calls, the proof of what it can do, and the
+    tokenizer."""
     tok = spoken(BY_FAMILY["Hermes"])
     tok.chat_template = template
     found = choose(tok, "")
@@ -36,7 +37,7 @@ def chosen(template: str) -> tuple[Renderer, Proof, Any]:
 
 
 def each(body: str) -> str:
-    """A template that says `body` of each message."""
+    """A template that writes `body` for each message."""
     return "{% for m in messages %}" + body + "{% endfor %}"
 
 
@@ -64,8 +65,8 @@ def test_a_template_that_shows_one_of_two_results_is_named() -> None:
     )
 
 
-def test_a_template_may_go_without_no_tools() -> None:
-    """Hermes' own, which says so by a TypeError: it ended the coordinator."""
+def test_a_template_may_raise_if_there_are_no_tools() -> None:
+    """Hermes' own template raises a TypeError if there are no tools, which once ended the coordinator."""
     needs = (
         "{% for tool in tools %}{{ tool | tojson }}{% endfor %}{% if not tools %}{{ 1 + none }}{% endif %}"
     )
@@ -74,22 +75,23 @@ def test_a_template_may_go_without_no_tools() -> None:
     assert reader.force("look_up") is not None
 
 
-def test_a_template_that_begins_a_turn_unasked_keeps_one_row() -> None:
-    """Cohere's: it ends every conversation with the head of the next turn."""
+def test_a_template_that_always_begins_a_turn_keeps_one_row() -> None:
+    """Cohere's template ends every conversation with the header of the next turn."""
     reader, proof, tok = chosen(each(PLAIN) + "<|im_start|>assistant\n")
     assert (proof.call, proof.row, proof.word) == (True, True, True)
     assert [tok.decode([token]) for token in reader.stop_token_ids] == ["<|im_end|>"]
 
 
-def test_reasoning_that_ends_a_past_turn_s_head_stops_no_turn() -> None:
-    """Cohere's again, which begins the next turn with empty reasoning: the end of that ends no turn."""
+def test_a_closing_reasoning_tag_in_a_header_stops_no_turn() -> None:
+    """Cohere's template also begins the next turn with empty reasoning, whose closing tag ends no turn."""
     reader, proof, tok = chosen(each(PLAIN) + "<|im_start|>assistant\n<think></think>")
     assert (proof.call, proof.row) == (True, True)
     assert "</think>" not in [tok.decode([token]) for token in reader.stop_token_ids]
 
 
 def test_tools_moved_to_the_last_user_message_begin_a_row() -> None:
-    """Mistral's: what is before the last word is written again without them."""
+    """Mistral's template writes tools before the last user message, so earlier messages are rendered again
+    without them."""
     last = "{% set u = messages | selectattr('role', 'equalto', 'user') | list %}"
     moved = "{% if m.role == 'user' and m == u[-1] %}{{ tools | tojson }}{% endif %}"
     _, proof, _ = chosen(last + each(moved + PLAIN) + ASKS)
@@ -105,7 +107,7 @@ def test_tools_moved_to_the_last_user_message_begin_a_row() -> None:
     ids=["field", "part"],
 )
 def test_reasoning_is_put_where_the_template_looks_for_it(reasoning: str) -> None:
-    """LFM2.5 has a field of its own, Mistral's a part of the content."""
+    """LFM2.5's template reads a field of its own, and Mistral's a part of the content."""
     content = "{{ m.content if m.content is string else m.content[1:] | map(attribute='text') | join }}"
     body = "<|im_start|>{{ m.role }}\n" + reasoning + content + CALLS + "<|im_end|>\n"
     reader, proof, _ = chosen(each(body) + ASKS)
@@ -115,7 +117,7 @@ def test_reasoning_is_put_where_the_template_looks_for_it(reasoning: str) -> Non
 
 
 def test_reasoning_that_an_answer_drops_begins_a_row() -> None:
-    """Kimi K2.5's: reasoning since the user's word goes with the answer, though the answer has none."""
+    """Kimi K2.5's template drops all reasoning since the last user message once there is an answer."""
     gone = "{% set plain = messages | rejectattr('tool_calls') | map(attribute='role') | list %}"
     gone += "{% set over = 'assistant' in plain %}"
     reasoning = "{% if m.reasoning_content and not over %}<think>{{ m.reasoning_content }}</think>{% endif %}"
@@ -131,7 +133,7 @@ def test_reasoning_that_an_answer_drops_begins_a_row() -> None:
 
 
 def test_reasoning_that_only_the_prompt_begins_begins_a_row() -> None:
-    """R1 distills' and Nemotron Nano 2's."""
+    """Templates of the R1 distills and of Nemotron Nano 2 do this."""
     strips = PLAIN.replace("{{ m.content or '' }}", "{{ (m.content or '').split('</think>')[-1] }}")
     begins = "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
     _, proof, _ = chosen(each(strips) + begins)
@@ -140,7 +142,7 @@ def test_reasoning_that_only_the_prompt_begins_begins_a_row() -> None:
 
 @pytest.mark.parametrize("parser", ["auto", "hermes", "qwen-coder"])
 def test_template_that_rejects_results_fails_with_any_parser(parser: str) -> None:
-    """Gemma 3's: every episode would end at its first call."""
+    """With Gemma 3's template, every episode would end at its first call."""
     refuses = "{% if m.role == 'tool' %}{{ raise_exception('no such role') }}{% endif %}"
     tok = spoken(BY_FAMILY["Hermes"])
     tok.chat_template = each(refuses + "<|im_start|>{{ m.role }}\n{{ m.content or '' }}<|im_end|>\n") + ASKS
@@ -158,8 +160,9 @@ def test_template_that_rejects_results_fails_with_any_parser(parser: str) -> Non
     ("fault", "template", "parser"),
     [("no-calls-read", "no-calls", "auto"), ("no-results-taken", "no-results", "qwen-coder")],
 )
-def test_the_catalogue_says_what_the_preflight_says(fault: str, template: str, parser: str) -> None:
-    """Of the templates that make a cluster's jobs fail so (tests/support/provoked/inputs.py)."""
+def test_the_faults_catalogue_quotes_the_preflights_message(fault: str, template: str, parser: str) -> None:
+    """These are the templates of tests/support/provoked/inputs.py, with which the catalogue of faults is
+    produced."""
     tok = spoken(BY_FAMILY["Hermes"])
     tok.chat_template = inputs.TEMPLATES[template]
     with pytest.raises(JobError) as refused:
@@ -171,7 +174,7 @@ def test_the_catalogue_says_what_the_preflight_says(fault: str, template: str, p
 
 
 def test_a_template_that_shows_no_tools_is_reported() -> None:
-    """SmolLM3's copy: the named reader may find calls, but the template shows the model no tools."""
+    """In a copy of SmolLM3's template, the named reader may find calls, but the model is shown no tools."""
     tok = spoken(BY_FAMILY["Hermes"])
     plain = each("<|im_start|>{{ m.role }}\n{{ m.content or '' }}<|im_end|>\n") + ASKS
     for shows, tells in (("", True), ("{{ tools | tojson }}", False)):
@@ -200,7 +203,7 @@ LLAMA_4 = '{"name": "look_up", "parameters": {"key": "brave-otter"}}'
         ('[look_up(key="brave-ott', "", [(None, None)]),
     ],
 )
-def test_llama_4_calls_by_objects_behind_text_or_in_python(text: str, content: str, calls: list[Any]) -> None:
+def test_llama_4_calls_may_be_objects_after_text_or_python(text: str, content: str, calls: list[Any]) -> None:
     remaining, found = read("llama4", text)
     assert (remaining, names_and_arguments(found)) == (content, calls)
 
@@ -239,7 +242,7 @@ def test_granite_begins_calls_with_either_tag(tag: str, before: str) -> None:
         ("phi4", "functools[]"),
     ],
 )
-def test_an_empty_list_of_calls_is_counted(name: str, text: str) -> None:
+def test_an_empty_list_of_calls_is_a_malformed_call(name: str, text: str) -> None:
     _, [found] = read(name, text)
     assert (found.name, found.kind) == (None, "structure")
     assert found.written == text
@@ -289,8 +292,8 @@ HEAD, END = "<function=look_up>\n", "\n</function>\n</tool_call>"
         *("the call's end in a value", "blanks", "one line"),
     ],
 )
-def test_qwen_coder_s_slips_are_read(text: str, arguments: dict[str, Any]) -> None:
-    """Models leave a tag out at times: vLLM's and llama.cpp's readers bear it too."""
+def test_qwen_coder_s_calls_with_a_missing_tag_are_read(text: str, arguments: dict[str, Any]) -> None:
+    """Models sometimes omit a tag, which vLLM's and llama.cpp's readers also accept."""
     remaining, found = read("qwen-coder", f"I look.\n{text}")
     assert (remaining.strip(), names_and_arguments(found)) == ("I look.", [("look_up", arguments)])
 
@@ -299,13 +302,13 @@ def test_a_tag_in_a_sentence_is_not_a_call() -> None:
     assert read("qwen-coder", "Write <function=look_up> first.") == ("Write <function=look_up> first.", [])
 
 
-def test_gemma_4_may_set_blanks_between_values() -> None:
+def test_gemma_4_may_write_spaces_between_values() -> None:
     text = 'call:look_up{ key:<|"|>x<|"|>, tags:[ <|"|>a<|"|>, <|"|>b<|"|> ], where:{ row:1 } }'
     _, [found] = read("gemma4", f"<|tool_call>{text}<tool_call|>")
     assert found.arguments == {"key": "x", "tags": ["a", "b"], "where": {"row": 1}}
 
 
-def test_llama_3_may_say_something_before_its_tag() -> None:
+def test_llama_3_may_write_text_before_its_tag() -> None:
     family = BY_FAMILY["Llama 3 JSON"]
     tok = spoken(family)
     reader = choose(tok, family.model_type)
@@ -315,7 +318,7 @@ def test_llama_3_may_say_something_before_its_tag() -> None:
 
 
 def test_a_call_in_reasoning_without_an_end_is_counted() -> None:
-    """It is not carried out: a model that thinks may well write how it would call."""
+    """The call is not executed, because a model may write in its reasoning how it would make a call."""
     tok = spoken(BY_FAMILY["Qwen3.5"])
     reader = choose(tok, "")
     text = f"I must look.\n<tool_call>\n{HEAD}<parameter=key>\nx\n</parameter>{END}"

@@ -1,4 +1,5 @@
-"""A choice of some tools: applied if it means the same as another choice, else refused or ignored by name."""
+"""A choice of some tools is applied if another choice means the same. Else it is refused or ignored by
+name."""
 
 from __future__ import annotations
 
@@ -75,7 +76,7 @@ def test_allowed_tools_that_mean_another_choice_are_applied(
     ("mode", "allowed", "force"),
     [("auto", ("write",), None), ("auto", NAMES[:2], None), ("required", NAMES[:2], Force(None))],
 )
-def test_some_of_the_tools_cannot_be_hidden_from_the_model(
+def test_a_choice_of_only_some_tools_is_refused(
     read: Any, written: Any, at: str, mode: str, allowed: Any, force: Force | None
 ) -> None:
     with pytest.raises(GatewayError) as caught:

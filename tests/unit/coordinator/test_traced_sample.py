@@ -1,4 +1,4 @@
-"""Which episodes of a training job become traces: some of every step, and the same at each start."""
+"""Some episodes of every step of a training job become traces, and the same ones after each restart."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headway_coordinator.metrics.traces import Traced
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> written_run.Made:
-    """20 steps of three groups, validated on 12 rows at five of them."""
+    """A run of 20 steps with three groups each. Five of its steps have a validation on 12 rows."""
     return written_run.write(tmp_path_factory.mktemp("run"), steps=20, groups=3, size=4, every=5)
 
 
@@ -29,7 +29,7 @@ def chosen(made: written_run.Made) -> list[Traced]:
 
 
 def counted(found: list[Traced], purpose: Purpose) -> Counter[int]:
-    """Episodes by step."""
+    """Number of chosen episodes of this purpose, by step."""
     return Counter(each.when[1] for each in found if each.when is not None and each.when[0] is purpose)
 
 
@@ -46,11 +46,13 @@ def test_each_validation_and_each_step_has_traces(made: written_run.Made) -> Non
     assert len({each.episode.episode_id for each in found}) == len(found)
 
 
-def test_a_coordinator_that_starts_again_chooses_the_same(made: written_run.Made) -> None:
+def test_a_restarted_coordinator_chooses_the_same_episodes(made: written_run.Made) -> None:
     assert chosen(made) == chosen(made)
 
 
-def test_a_long_run_has_no_more_traces(made: written_run.Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_traces_of_a_long_run_is_bounded(
+    made: written_run.Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sample, "MAX_VALIDATED", 7)
     monkeypatch.setattr(sample, "MAX_STEPS", 3)
     found = chosen(made)
@@ -81,7 +83,7 @@ def test_items_are_chosen_evenly(count: int, limit: int, found: list[int]) -> No
     assert evenly(range(count), limit) == found
 
 
-def test_a_trace_says_why_the_job_ran_its_episode(made: written_run.Made) -> None:
+def test_a_trace_has_the_purpose_of_its_episode(made: written_run.Made) -> None:
     first = chosen(made)[0]
     assert first.name == "validation 0, row 0, try 0"
     tags = {key: first.tags[key] for key in ("purpose", "step", "row", "try")}
@@ -89,7 +91,7 @@ def test_a_trace_says_why_the_job_ran_its_episode(made: written_run.Made) -> Non
     assert "candidate" not in first.tags
 
 
-def test_mlflow_merges_no_trace_with_that_of_opentelemetry(made: written_run.Made) -> None:
-    """One server may receive both, and merges traces of one id."""
+def test_a_trace_has_different_ids_in_mlflow_and_opentelemetry(made: written_run.Made) -> None:
+    """One server may receive both traces, and would merge traces with the same id."""
     episode = chosen(made)[0].episode
     assert traces.trace_id("uid", episode) != otel.trace_id("uid", episode.episode_id).hex()

@@ -1,4 +1,4 @@
-"""Which state of a signal is logged at which step."""
+"""At which step each state of a signal is logged."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CATALOGUE = (
 
 
 class Tracker:
-    """Keeps what is logged at each step."""
+    """A tracker that records what is logged at each step."""
 
     def __init__(self) -> None:
         self.logged: dict[int, list[dict[str, float]]] = {}
@@ -41,7 +41,7 @@ def states(value: float, *names: S) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("validates", [True, False])
-def test_a_state_is_logged_with_what_it_was_judged_by(validates: bool) -> None:
+def test_a_state_is_logged_with_the_step_or_validation_judged(validates: bool) -> None:
     of = a_small_spec()
     often = of.evaluation.model_copy(update={"every_steps": 1 if validates else 0})
     of = of.model_copy(update={"evaluation": often})

@@ -1,4 +1,4 @@
-"""A job's life over a folder: order, staleness, restarts at any point, the learner API."""
+"""A whole training job with a store in a folder: order, staleness, restarts at any point, the learner API."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_a_job_takes_its_steps_in_data_order_and_ends(tmp_path: Path) -> N
 
 
 class Timed(Job):
-    """A job whose episodes say when they were."""
+    """A job whose episodes record their times."""
 
     async def episode(self, task: Task) -> EpisodeRecord:
         began = time.time()
@@ -86,7 +86,7 @@ async def test_a_batch_says_what_it_waited_for(tmp_path: Path) -> None:
         assert stored.kind == "storing"
         assert stored.began <= stored.ended <= waits.sent_at
         assert ended <= stored.ended
-    # Steps 0 and 2 are validated before the next batch, each by an episode a row.
+    # Steps 0 and 2 are validated before the next batch, with one episode for each row.
     held = [wait for wait in sent[3].waits if wait.kind == "validation"] if sent[3] is not None else []
     assert [wait.ended - wait.began > 0.04 for wait in held] == [True, True]
 
@@ -149,9 +149,9 @@ async def test_given_up_group_has_its_reason_and_ends_its_episodes(tmp_path: Pat
 
 
 @pytest.mark.parametrize("order", CHOICES)
-async def test_what_no_step_can_train_is_not_sampled_to_its_end(tmp_path: Path, order: Order) -> None:
-    """Five groups are for two steps of two. With two lost, one step is left, and one group is too many for
-    it."""
+async def test_a_group_that_no_step_can_train_is_stopped(tmp_path: Path, order: Order) -> None:
+    """Five groups suffice for two steps of two groups. With two groups lost, one step is left, and one group
+    is left over."""
     of = spec(sampler=order)
     once = of.schedule.model_copy(update={"max_epochs": 1})
     wide = of.rollout.model_copy(update={"max_concurrency": 10})
@@ -238,7 +238,7 @@ async def test_a_step_reported_twice_changes_nothing(tmp_path: Path) -> None:
             await training.batch(7)
 
 
-async def test_a_report_of_other_groups_is_refused(tmp_path: Path) -> None:
+async def test_a_report_with_other_groups_than_the_batch_is_refused(tmp_path: Path) -> None:
     job = Job(tmp_path)
     async with job.coordinator() as (training, learner, _), aiohttp.ClientSession() as http:
         await learner.announce(http, learner.commit(0, []))
@@ -249,7 +249,7 @@ async def test_a_report_of_other_groups_is_refused(tmp_path: Path) -> None:
             await training.report(wrong)
 
 
-async def test_the_api_refuses_strangers_and_nonsense(tmp_path: Path) -> None:
+async def test_the_learner_api_refuses_strangers_and_nonsense(tmp_path: Path) -> None:
     job = Job(tmp_path)
     async with job.coordinator() as (_, learner, _), aiohttp.ClientSession() as http:
         url = learner._url
@@ -268,7 +268,7 @@ async def test_the_api_refuses_strangers_and_nonsense(tmp_path: Path) -> None:
                 assert answer.status == 200
 
 
-async def test_a_stale_batch_ends_the_coordinator_in_its_own_words(
+async def test_a_stale_batch_ends_the_coordinator_with_an_explanation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stale(batch: Batch, max_staleness: int, went_back: int) -> None:
@@ -292,7 +292,7 @@ def test_a_stale_batch_is_never_handed_out() -> None:
         check_staleness(fresh, max_staleness=0)
 
 
-def test_steps_without_groups_age_nobody() -> None:
+def test_steps_without_groups_age_no_group() -> None:
     assert [as_of(step, [4, 5, 8]) for step in (3, 4, 5, 8)] == [6, 6, 6, 8]
     batch = Batch(step=6, epoch=0, groups=[a_group("t0-000000", [0.0, 1.0], step=3)], idle=[4, 5])
     check_staleness(batch, max_staleness=0)
@@ -300,7 +300,7 @@ def test_steps_without_groups_age_nobody() -> None:
         check_staleness(batch.model_copy(update={"idle": [4]}), max_staleness=0)
 
 
-def test_what_the_job_went_back_from_is_never_handed_out() -> None:
+def test_groups_from_before_a_rollback_are_never_handed_out() -> None:
     batch = Batch(step=6, epoch=0, groups=[a_group("t0-000000", [0.0, 1.0], step=4)], idle=[5])
     check_staleness(batch, max_staleness=3, went_back=4)
     with pytest.raises(JobError, match="is a fault of Headway"):
@@ -337,7 +337,7 @@ async def test_a_stall_names_its_blocker(tmp_path: Path) -> None:
         assert found.patience == LEARNER_SECONDS
 
 
-async def test_slow_work_is_a_stall_only_past_its_longest_time(
+async def test_slow_work_is_a_stall_only_after_its_time_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stall, "CHECK_SECONDS", 0.01)
@@ -376,7 +376,8 @@ async def test_slow_work_is_a_stall_only_past_its_longest_time(
 
 
 async def test_step_taken_during_a_weight_load_is_not_overlooked(tmp_path: Path) -> None:
-    """Two steps in quick succession, the second due for validation: the barrier must not wait for ever."""
+    """Two steps follow quickly, and the second is due for validation. The barrier must not wait without
+    end."""
     job = Job(tmp_path)
     async with job.coordinator() as (training, learner, running):
         loading = asyncio.Event()

@@ -21,7 +21,7 @@ def spans(length: int, step: int = 0) -> list[VersionSpan]:
 
 
 def sample(graph: Graph, prompt: list[int], tokens: list[int], step: int = 0) -> list[int]:
-    """One turn; returns what the engine read and sampled."""
+    """Add one turn to the graph. Returns the prompt and the sampled tokens."""
     node = graph.place(prompt)
     assert graph.tokens(node) == prompt
     graph.add_sampled(
@@ -57,7 +57,7 @@ def covers_the_mask(mask: list[int], spans: Sequence[VersionSpan | TurnSpan]) ->
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 12), TOKENS, TOKENS), min_size=1, max_size=8))
-def test_each_sampled_token_trains_once_however_history_drifts(
+def test_each_sampled_token_trains_once_despite_any_drift(
     calls: list[tuple[int, int, list[int], list[int]]],
 ) -> None:
     graph, seen = Graph(), [[9]]
@@ -114,15 +114,15 @@ def test_a_drifted_history_forks_and_shares_what_still_agrees() -> None:
     assert [[span.turn for span in row.turns] for row in rows] == [[0, 1], [2], [3]]
 
 
-def test_right_one_of_turns_that_begin_alike_is_continued() -> None:
+def test_the_right_one_of_turns_with_equal_starts_is_continued() -> None:
     graph = Graph()
-    sample(graph, [1], [2])  # cut off by length, then asked again
+    sample(graph, [1], [2])  # cut off by length, then requested again
     again = sample(graph, [1], [2, 3])
     sample(graph, [*again, 4], [5])
     assert [row.mask for row in linearize(graph)] == [[0, 1], [0, 1, 1, 0, 1]]
     graph = Graph()
     sample(graph, [1], [2])
-    again = sample(graph, [1], [2])  # the same answer twice: the newer one is what the agent holds
+    again = sample(graph, [1], [2])  # the same answer twice: the agent has the newer one
     sample(graph, [*again, 4], [5])
     assert [row.logprobs[1] for row in linearize(graph)] == [-1.0, -2.0]
     assert [row.action_tokens for row in linearize(graph)] == [1, 2]
@@ -141,7 +141,7 @@ def test_an_episode_without_a_turn_has_no_rows() -> None:
     assert linearize(Graph()) == []
 
 
-def test_evidence_that_does_not_fit_is_refused() -> None:
+def test_log_probabilities_or_versions_of_wrong_length_fail() -> None:
     graph = Graph()
     node = graph.place([1])
     with pytest.raises(ValueError, match="log-probabilities"):

@@ -1,4 +1,4 @@
-"""Validations: when they run, what failed in them, and what a restart knows of them."""
+"""Validations: when they run, how failed rows count, and what a restart reads back."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_every_episode_of_a_validation_is_progress(tmp_path: Path) -> None
     assert (moved - reported).total_seconds() >= 0.01, "though no step was taken and it is not over"
 
 
-async def test_a_validation_tells_its_score_with_its_interval(tmp_path: Path) -> None:
+async def test_a_validation_shows_its_score_with_an_interval(tmp_path: Path) -> None:
     job = Job(tmp_path)
     async with job.coordinator() as (training, learner, running):
         await asyncio.gather(learner.run(), running)
@@ -201,7 +201,7 @@ async def test_a_crash_before_the_summary_costs_no_episode(tmp_path: Path) -> No
         assert total(job.ledger.days) == job.recounted()
 
 
-async def test_success_before_training_is_that_of_the_untrained_model(tmp_path: Path) -> None:
+async def test_success_before_training_is_the_untrained_models(tmp_path: Path) -> None:
     evaluations = {step: Evaluation(step, 0.5, 0.5, 0.5, 3, 0) for step in (2, 0, 4)}
 
     def report(*steps: int) -> dict[str, Any]:

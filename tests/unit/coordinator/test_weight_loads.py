@@ -1,4 +1,4 @@
-"""How servers take the weights they are asked to take, in time, too late or never, and what is reported."""
+"""Servers load weights in time, too late or never, and the coordinator reports it."""
 
 from __future__ import annotations
 
@@ -73,10 +73,10 @@ async def test_a_failed_load_is_remembered_in_the_servers_words(reason: str | No
         assert server.failure is None
 
 
-async def test_a_server_that_refuses_weights_is_asked_ever_less_often(
+async def test_a_server_that_refuses_weights_is_asked_less_often(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each time it may fetch a whole model."""
+    """Each try may fetch a whole model."""
     monkeypatch.setattr(fleets, "RETRY_SECONDS", 0.1)
     async with a_fleet(1) as (fleet, servers):
         await fleet.want(manifest(0))
@@ -86,7 +86,7 @@ async def test_a_server_that_refuses_weights_is_asked_ever_less_often(
         agent.faults["POST /v1/weights"] = say(bad)
         posts = agent.count("POST")
         await fleet.want(manifest(1))
-        await asyncio.sleep(1.2)  # 0.1 + 0.2 + 0.4 after the first one
+        await asyncio.sleep(1.2)  # pauses of 0.1, 0.2 and 0.4 s after the first try
         assert 2 <= agent.count("POST") - posts <= 5
         del agent.faults["POST /v1/weights"]
         await fleet.want(manifest(2))
@@ -94,14 +94,14 @@ async def test_a_server_that_refuses_weights_is_asked_ever_less_often(
 
 
 @given(st.integers(1, 10**6))
-def test_no_pause_between_loads_is_longer_than_the_last(failures: int) -> None:
+def test_pauses_between_loads_grow_up_to_a_maximum(failures: int) -> None:
     assert fleets.retry_after(1) == fleets.RETRY_SECONDS
     pauses = fleets.retry_after(failures), fleets.retry_after(failures + 1)
     assert fleets.RETRY_SECONDS <= pauses[0] <= pauses[1] <= fleets.LAST_RETRY_SECONDS
 
 
 async def overtaken(fleet: Fleet, agent: Scripted, answer: Fault) -> list[tuple[str, str]]:
-    """The statuses and reasons reported while a load of version 1 ends after version 2 is wanted."""
+    """The condition's statuses and reasons while a load of version 1 ends after version 2 is wanted."""
     fleet.router.replicas = 1
     await fleet.want(manifest(0))
     await until(fleet.router.in_rotation)
@@ -112,7 +112,7 @@ async def overtaken(fleet: Fleet, agent: Scripted, answer: Fault) -> list[tuple[
         if step == 1:
             await free.wait()
             return await answer(request)
-        await asyncio.sleep(0.2)  # long enough to be seen
+        await asyncio.sleep(0.2)  # long enough that a look sees the load
         return None
 
     agent.faults["POST /v1/weights"] = slow
@@ -149,7 +149,7 @@ async def test_wrong_weights_are_a_failure_even_if_overtaken() -> None:
         assert fleet.verification_failures == 1
 
 
-async def test_lost_load_answer_keeps_no_loaded_server_out(
+async def test_a_lost_load_answer_keeps_no_loaded_server_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(fleets, "CHECK_SECONDS", 0.2)

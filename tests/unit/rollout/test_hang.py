@@ -35,7 +35,7 @@ vllm:generation_tokens_total{{engine="1",model_name="base"}} 2.0
 """
 
 
-def test_vllms_own_words_are_read() -> None:
+def test_vllms_metrics_are_read() -> None:
     assert read(METRICS.format(running=3.0)) == EngineProgress(running=4.0, tokens=36.0)
 
 
