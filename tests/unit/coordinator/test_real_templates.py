@@ -108,7 +108,7 @@ def _continues(chosen: Renderer, real: Real) -> bool:
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_user_messages_may_follow_each_other_and_results(name: str) -> None:
-    """So may later system messages. A template that refuses such an order gets them joined into one
+    """Later system messages may do the same. A template that refuses such an order gets them joined into one
     message."""
     real = BY_NAME[name]
     renderer = choose(real_templates.tokenizer(real), real.model_type)

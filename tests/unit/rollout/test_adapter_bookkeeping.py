@@ -15,13 +15,13 @@ def held(*steps: int) -> Adapters:
     return Adapters(loaded=tuple(v(step) for step in steps))
 
 
-def test_the_newest_stay() -> None:
+def test_the_newest_adapters_stay() -> None:
     after, what = held(1, 2, 3).retire(in_use=(), keep=3)
     assert after == held(1, 2, 3)
     assert what.unload == what.delete == ()
 
 
-def test_older_ones_are_unloaded_first_and_deleted_a_round_later() -> None:
+def test_older_adapters_are_unloaded_and_deleted_a_round_later() -> None:
     adapters, what = held(1, 2, 3, 4).retire(in_use=(), keep=3)
     assert (what.unload, what.delete) == ((v(1),), ())
     adapters, what = adapters.added(v(5)).retire(in_use=(), keep=3)
@@ -37,7 +37,7 @@ def test_a_version_in_use_is_not_unloaded_or_deleted() -> None:
     assert what.delete == ()
 
 
-def test_a_version_asked_for_again_counts_as_the_newest() -> None:
+def test_a_version_requested_again_counts_as_the_newest() -> None:
     _, what = held(1, 2, 3, 4).added(v(1)).retire(in_use=(), keep=3)
     assert what.unload == (v(2),)
 

@@ -1,4 +1,4 @@
-"""The middleware before vLLM's routes: who has the key, and nobody else, is passed on."""
+"""The middleware before vLLM's routes passes on only requests with the key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RIGHT = (b"authorization", b"Bearer the-key")
 
 
 class Behind:
-    """What is behind the middleware, and who came through."""
+    """The app behind the middleware, which records the requests that reach it."""
 
     def __init__(self) -> None:
         self.came: list[Scope] = []
@@ -31,7 +31,7 @@ def digest_in_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 async def knock(
     *headers: tuple[bytes, bytes], kind: str = "http", method: str = "POST", path: str = "/pause"
 ) -> tuple[bool, Sequence[Message]]:
-    """Whether the middleware passed the request on, and the messages that it sent itself."""
+    """Send a request. Returns whether the middleware passed it on, and the messages that it sent itself."""
     behind, messages = Behind(), []
     scope: dict[str, Any] = {"type": kind, "path": path, "headers": [*headers]}
     if kind == "http":
@@ -70,7 +70,7 @@ WRONG = {
 @pytest.mark.parametrize(
     "path", ["/pause", "/metrics", "/v1/models", "/health/", "/healthz", "//health", "/"]
 )
-async def test_everybody_else_is_refused(headers: list[tuple[bytes, bytes]], path: str) -> None:
+async def test_a_request_without_the_key_is_refused(headers: list[tuple[bytes, bytes]], path: str) -> None:
     passed, messages = await knock(*headers, path=path)
     assert not passed
     assert [message["type"] for message in messages] == ["http.response.start", "http.response.body"]
@@ -91,7 +91,7 @@ async def test_only_reads_of_health_need_no_key(method: str) -> None:
     assert not (await knock(method=method, path="/health"))[0]
 
 
-async def test_what_the_server_says_of_its_start_goes_through() -> None:
+async def test_the_servers_lifespan_events_are_passed_on() -> None:
     behind = Behind()
     await AuthMiddleware(behind)({"type": "lifespan"}, None, None)  # type: ignore[arg-type]
     assert len(behind.came) == 1

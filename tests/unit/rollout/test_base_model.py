@@ -12,7 +12,9 @@ from headway_api.store import FileStore
 from headway_rollout.model import fetch, read_config
 
 
-def test_a_store_that_fails_for_now_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_fails_temporarily_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*given: object, **named: object) -> Path:
         raise ConnectionResetError("by peer")
 
@@ -27,7 +29,7 @@ def test_a_store_that_fails_for_now_is_asked_again(tmp_path: Path, monkeypatch: 
     )
 
 
-def test_a_place_that_is_empty_by_now_may_be_filled_again(tmp_path: Path) -> None:
+def test_a_model_missing_after_the_preflight_is_retriable(tmp_path: Path) -> None:
     with pytest.raises(JobError) as caught:
         fetch(ModelSpec.model_construct(base=f"file://{tmp_path}/nothing"), FileStore(), tmp_path / "cache")
     assert not caught.value.permanent, "the preflight has seen it there"
@@ -39,6 +41,6 @@ def test_a_folder_without_config_is_not_a_model(tmp_path: Path) -> None:
         read_config(tmp_path)
 
 
-def test_the_text_model_of_a_multimodal_one_is_described(tmp_path: Path) -> None:
+def test_a_multimodal_model_is_described_by_its_text_part(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"text_config": {"hidden_size": 8}}))
     assert read_config(tmp_path) == {"hidden_size": 8}

@@ -1,4 +1,4 @@
-"""A death by a signal, read from what vLLM and faulthandler really wrote, shortened."""
+"""Deaths by a signal are found in output that vLLM and faulthandler really wrote, in shortened form."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_clean_front_exit_still_names_process_signal_and_call() -> None:
 
 
 @pytest.mark.parametrize(("words", "number"), deaths.SIGNALS.items())
-def test_each_signal_of_faulthandler_is_known_by_its_words(words: str, number: signal.Signals) -> None:
+def test_each_signal_is_found_by_faulthandlers_message(words: str, number: signal.Signals) -> None:
     code = f"import faulthandler, os; faulthandler.enable(); os.kill(os.getpid(), {number})"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert words in ended.stderr
@@ -124,7 +124,7 @@ def test_a_worker_has_the_name_that_vllm_gives_it() -> None:
     assert of_both == deaths.Death("vLLM's VllmWorker-1", signal.SIGILL, FORWARD)
 
 
-def test_a_helper_that_died_before_does_not_hide_the_engine() -> None:
+def test_a_helper_that_died_earlier_does_not_hide_the_engine() -> None:
     helper = ["Fatal Python error: Aborted", "", "Extension modules: numpy (total: 1)"]
     assert deaths.in_output([*helper, *SERVING]) == deaths.in_output(SERVING)
     alone = deaths.in_output(helper)
@@ -138,7 +138,7 @@ def test_an_engine_core_that_leaves_no_trace_was_killed() -> None:
     assert message.startswith("vLLM's EngineCore ended without an error, like a process that gets SIGKILL")
 
 
-def test_the_handler_of_a_library_still_tells_the_signal() -> None:
+def test_the_signal_is_found_in_another_librarys_message() -> None:
     found = deaths.find(0, ["!!!!!!! Segfault encountered !!!!!!!", '  File "<unknown>", line 0, in _start'])
     assert found == deaths.Death("a process of vLLM", signal.SIGSEGV)
 

@@ -1,4 +1,4 @@
-"""A server that takes deltas, and what is damaged on the way. The engine is scripted; files are real."""
+"""A server that loads deltas, some of them damaged. The engine is scripted, and the files are real."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def server(tmp_path: Path) -> Server:
 
 
 def model_bytes(store: Path, step: int) -> bytes:
-    """The file that a full publication of a step would have."""
+    """The bytes of the model file that a full publication of this step would have."""
     return path(whole(store / "plain", step), MODEL_FILE).read_bytes()
 
 
@@ -38,7 +38,7 @@ async def test_a_server_with_the_previous_version_fetches_only_a_delta(
     assert server.held() == {"0.3"}, "no more than one model stays on the disk"
 
 
-async def test_a_joining_server_walks_the_chain_from_the_full_version(server: Server, tmp_path: Path) -> None:
+async def test_a_new_server_applies_the_chain_from_the_full_version(server: Server, tmp_path: Path) -> None:
     *_, newest = chained(tmp_path, 1, 4)
     assert (await server.take(newest)).ready
     assert server.store.models() == [
@@ -65,7 +65,7 @@ async def test_an_old_server_starts_at_the_last_full_version(server: Server, tmp
     assert server.store.models() == [f"000004/{DELTA_FILE}", f"000003/{MODEL_FILE}"]
 
 
-async def test_a_damaged_copy_is_made_good_from_the_full_version(server: Server, tmp_path: Path) -> None:
+async def test_a_damaged_copy_is_rebuilt_from_the_full_version(server: Server, tmp_path: Path) -> None:
     manifests = chained(tmp_path, 1, 3)
     await server.take(manifests[1])
     data = bytearray(server.copy(2).read_bytes())
@@ -112,7 +112,7 @@ async def test_a_bad_link_leaves_the_engine_unchanged_until_repaired(
 async def test_a_delta_whose_tensor_differs_from_its_digest_is_refused(
     server: Server, tmp_path: Path
 ) -> None:
-    """As from a learner that erred: the files are those that it describes."""
+    """A faulty learner could write such a delta. Its files match the digests in its manifest."""
     first = whole(tmp_path, 1)
     wrong = delta(tmp_path, 2, first, tensors(5))
     right = delta(tmp_path / "right", 2, first)
@@ -135,9 +135,7 @@ async def test_a_delta_of_another_base_is_refused(server: Server, tmp_path: Path
     assert (state.version, state.ready, state.reason) == (version(1), True, "VerificationFailed")
 
 
-async def test_after_a_canary_that_failed_a_new_engine_walks_the_chain(
-    server: Server, tmp_path: Path
-) -> None:
+async def test_after_a_failed_canary_a_new_engine_applies_the_chain(server: Server, tmp_path: Path) -> None:
     manifests = chained(tmp_path, 1, 2)
     await server.take(manifests[0])
     right = server.engine.answers
@@ -152,7 +150,7 @@ async def test_after_a_canary_that_failed_a_new_engine_walks_the_chain(
     assert server.store.models() == [f"000002/{DELTA_FILE}", f"000001/{MODEL_FILE}"]
 
 
-async def test_an_engine_that_refuses_a_delta_is_not_trusted_any_more(server: Server, tmp_path: Path) -> None:
+async def test_an_engine_that_refuses_a_delta_is_no_longer_trusted(server: Server, tmp_path: Path) -> None:
     manifests = chained(tmp_path, 1, 2)
     await server.take(manifests[0])
     server.engine.refuses = True
@@ -168,7 +166,7 @@ async def test_an_engine_that_refuses_a_delta_is_not_trusted_any_more(server: Se
         ([0, 0], "version 0.1 lacks weights.delta"),
     ],
 )
-async def test_a_chain_that_cannot_be_right_is_refused(
+async def test_an_impossible_chain_is_refused(
     server: Server, tmp_path: Path, chain: list[int], message: str
 ) -> None:
     manifests = chained(tmp_path, 1, 3)
@@ -184,7 +182,7 @@ def test_only_a_delta_has_a_chain(tmp_path: Path) -> None:
             WeightsManifest.model_validate(wrong)
 
 
-def test_the_way_to_a_version_starts_at_the_one_held(tmp_path: Path) -> None:
+def test_the_links_to_apply_start_after_the_held_version(tmp_path: Path) -> None:
     newest = chained(tmp_path, 1, 4)[-1]
     links = [*newest.chain, newest.link]
     assert after(version(2), links) == links[2:]

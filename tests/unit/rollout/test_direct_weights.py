@@ -1,4 +1,4 @@
-"""A server whose weights come out of the learner's memory. The engine is scripted; the rest is real."""
+"""A server that gets its weights from the learner's memory. The engine is scripted, and the rest is real."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headway_rollout.weights.learner_client import HEADER_FILE, LearnerClient
 from headway_trainer.publish.sender import Offer, Sender, describe
 
 SHORT = 5.0
-"""Seconds that a learner waits for a server that does not come."""
+"""Seconds that a learner waits for a server that does not join."""
 
 
 def offered(step: int) -> dict[str, Tensor]:
@@ -59,7 +59,7 @@ def names_and_sums(found: dict[str, Tensor]) -> dict[str, float]:
     return {name: float(tensor.double().sum()) for name, tensor in found.items()}
 
 
-async def test_the_learner_is_met_before_the_engine_pauses(server: Server, sender: Sender) -> None:
+async def test_the_server_joins_the_learner_before_the_engine_pauses(server: Server, sender: Sender) -> None:
     for step in (1, 2):
         sender.offer(offered(step))
         state = await server.take(manifest(sender, step))
@@ -89,7 +89,7 @@ async def test_the_engine_keeps_its_weights_without_the_learner(server: Server, 
 
 
 @pytest.mark.parametrize("why", ["newer", "key", "engine"])
-async def test_what_keeps_it_from_joining_leaves_the_engine_as_it_was(server: Server, why: str) -> None:
+async def test_a_failed_join_leaves_the_engine_unchanged(server: Server, why: str) -> None:
     with sending("another-key" if why == "key" else TO_LEARNER, patience=SHORT) as sender:
         sender.offer(offered(2 if why == "newer" else 1))
         server.engine.joins = why != "engine"
@@ -101,7 +101,7 @@ async def test_what_keeps_it_from_joining_leaves_the_engine_as_it_was(server: Se
 
 
 async def test_a_header_that_differs_from_the_manifest_is_refused(server: Server, sender: Sender) -> None:
-    """As from a learner that erred."""
+    """A faulty learner could offer such a header."""
     right = manifest(sender, 1)
     assert right.direct is not None
     sender._offers = (Offer(describe(offered(2)), right.direct.header, list(offered(2).values())),)

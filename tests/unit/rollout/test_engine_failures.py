@@ -41,7 +41,7 @@ def test_pydantics_second_line_is_part_of_the_message() -> None:
         "ValueError: Free memory on device (1/80 GiB) on startup is less than desired",
     ],
 )
-def test_what_may_pass_is_retriable(line: str) -> None:
+def test_a_failure_that_may_be_temporary_is_retriable(line: str) -> None:
     error = failures.before_ready(1, [line])
     assert not error.permanent
     assert error.termination.message == line

@@ -1,6 +1,6 @@
-"""The rollout server's clients against answers that no honest learner or engine gives.
+"""The rollout server's clients turn hostile answers of a learner or an engine into typed faults.
 
-A failure names the seed: HOSTILE_SEED=n repeats it, HOSTILE_CASES=n grows more answers.
+A failure prints its seed. HOSTILE_SEED=n repeats it, and HOSTILE_CASES=n generates more answers.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ CLIENTS = {
 
 
 async def asked(client: Client, server: Server, evil: Evil) -> None:
-    """Ask once: the answer is one, or a typed fault."""
+    """Let the client ask once. It must accept the answer or raise a typed fault."""
     server.evil, message = evil, ""
     try:
         async with asyncio.timeout(HANGS), aiohttp.ClientSession() as http:
@@ -96,7 +96,7 @@ async def asked(client: Client, server: Server, evil: Evil) -> None:
 async def test_an_evil_answer_is_a_typed_fault_and_costs_little(name: str) -> None:
     client = CLIENTS[name]
     async with evil_server() as server:
-        await asked(client, server, next(grown({}, 0, 1)))  # the first one also loads modules
+        await asked(client, server, next(grown({}, 0, 1)))  # the first answer also imports modules
         with kept(64 * MIB):
             for evil in everywhere():
                 with flat(64 * MIB):

@@ -1,4 +1,4 @@
-"""The guard with real processes: a shell that starts two sleepers plays the engine."""
+"""The guard with real processes. A shell that starts two sleeping processes stands for the engine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def gone(group: int) -> None:
     await until(lambda: not group_members(group))
 
 
-async def test_stop_leaves_nothing_of_the_group() -> None:
+async def test_stop_leaves_no_process_of_the_group() -> None:
     process = await EngineProcess.start(launch(ENGINE))
     await lines_of(process, "up")
     assert len(group_members(process.pid)) == 4
@@ -56,7 +56,7 @@ async def test_an_engine_that_ignores_sigterm_is_killed(monkeypatch: pytest.Monk
     await gone(process.pid)
 
 
-async def test_kill_does_not_wait_for_manners() -> None:
+async def test_kill_does_not_wait_for_a_clean_exit() -> None:
     process = await EngineProcess.start(launch(DEAF))
     await lines_of(process, "up")
     await process.kill()
@@ -85,7 +85,7 @@ async def test_a_front_process_that_outlives_its_core_is_ended(monkeypatch: pyte
     await gone(process.pid)
 
 
-async def test_a_kill_by_the_server_is_not_an_end_of_the_engine() -> None:
+async def test_a_kill_by_the_server_is_not_reported_as_an_engines_end() -> None:
     process = await EngineProcess.start(launch("echo last words; sleep 300"))
     await lines_of(process, "last words")
     ended = asyncio.create_task(process.ended())

@@ -1,4 +1,5 @@
-"""An engine that hangs while its process answers is found by what it counts, and ended as one that failed."""
+"""An engine that hangs while its process still answers. The server detects it by its counters, and kills it
+as failed."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def test_vllms_metrics_are_read() -> None:
 
 
 @pytest.mark.parametrize("text", ["", METRICS.format(running="NaN"), METRICS.replace("generation", "other")])
-def test_metrics_that_lack_a_number_are_not_known(text: str) -> None:
+def test_incomplete_metrics_give_no_reading(text: str) -> None:
     assert read(text) is None
 
 
@@ -53,13 +54,13 @@ STILL = EngineStall(since=10.0, tokens=5.0)
         (STILL, EngineProgress(1, 5), STILL),
         (STILL, EngineProgress(7, 5), STILL),  # more requests wait, and no token was added
         (STILL, EngineProgress(1, 6), EngineStall(20.0, 6)),
-        (STILL, EngineProgress(0, 5), None),  # it has nothing to do
+        (STILL, EngineProgress(0, 5), None),  # it is idle
         (STILL, None, None),  # paused, or it reports no progress
         (None, EngineProgress(1, 5), EngineStall(20.0, 5)),
         (None, EngineProgress(0, 5), None),
     ],
 )
-def test_a_standstill_follows_from_pulse_and_last_judgement(
+def test_a_stall_follows_from_progress_and_the_earlier_stall(
     before: EngineStall | None, progress: EngineProgress | None, expected: EngineStall | None
 ) -> None:
     assert after(before, progress, 20.0) == expected
@@ -69,7 +70,7 @@ def test_a_standstill_follows_from_pulse_and_last_judgement(
 def test_a_computing_or_idle_engine_never_counts_as_hanging(
     looks: list[tuple[bool, int]],
 ) -> None:
-    """Whatever it does, its stall begins no earlier than the last look at which it had moved."""
+    """The stall begins no earlier than the last look at which the engine had computed tokens or was idle."""
     stall, tokens, moved = None, 0, 0.0
     for now, (busy, computed) in enumerate(looks, start=1):
         tokens += computed
@@ -80,17 +81,17 @@ def test_a_computing_or_idle_engine_never_counts_as_hanging(
 
 
 class Counting(Engine):
-    """Says what a test makes it count."""
+    """An engine whose counters the test sets."""
 
     def __init__(self) -> None:
         self.suspended = False
         self.looks = 0
         self.count: Callable[[int], float | None] = lambda look: 0.0
-        """Tokens by the number of the look; None where it does not answer."""
+        """The token count by the number of the look. None if the engine does not answer."""
         self.running = 2.0
         self.asked = 0
         self.answers = True
-        """A request for a token ends."""
+        """Whether requests for a token are answered."""
 
     async def next_logprob(self, model: str, context: list[int], token: int) -> float:
         self.asked += 1
@@ -117,7 +118,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("running", [2.0, 0.0], ids=["with requests", "idle"])
 @pytest.mark.parametrize("answers", [True, False], ids=["says so", "answers nothing"])
-async def test_an_engine_that_computes_nothing_more_hangs(answers: bool, running: float) -> None:
+async def test_an_engine_that_stops_computing_hangs(answers: bool, running: float) -> None:
     engine = Counting()
     engine.count = lambda look: float(look) if look < 20 else 20.0 if answers else None
     engine.running = running
@@ -152,7 +153,7 @@ async def test_a_hang_on_the_first_request_is_found_if_none_is_counted() -> None
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("pauses", [False, True])
-async def test_an_engine_that_is_in_use_is_asked_for_nothing_more(pauses: bool) -> None:
+async def test_an_engine_in_use_gets_no_extra_request(pauses: bool) -> None:
     engine = Counting()
 
     def count(look: int) -> float:
@@ -238,5 +239,5 @@ async def test_an_engine_is_held_from_pause_to_resume_and_in_joining(
     assert not engine.suspended
 
 
-def test_a_hang_is_longer_than_a_look() -> None:
+def test_a_hang_lasts_longer_than_ten_looks() -> None:
     assert hang.LOOK_SECONDS * 10 < HUNG_SECONDS

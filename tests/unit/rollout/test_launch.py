@@ -51,7 +51,7 @@ def served(**spec: Any) -> ServedModel:
 
 
 def flags(argv: tuple[str, ...]) -> dict[str, str]:
-    """Flags with their values; of a repeated flag the last, as vLLM takes it."""
+    """Flags with their values. The last value of a repeated flag counts, as in vLLM."""
     words = list(argv[3:])
     found = {}
     for at, word in enumerate(words):
@@ -96,7 +96,7 @@ def test_dedicated_validation_servers_need_no_extra_adapter_slot(model: dict[str
 
 
 def an_evaluation(rank: int | None, adapters: int) -> dict[str, str]:
-    """Flags of a server that holds candidates, none of which is trained meanwhile."""
+    """Flags of an evaluation's server, whose candidates' weights never change."""
     changed = {"lora_rank": rank, "adapters": adapters, "updates": False}
     model = served(**LORA).model_copy(update=changed)
     return flags(launch(model, Path("/cache/model"), MODEL, CPU, {}, KEY).argv)
@@ -109,7 +109,7 @@ def test_each_candidate_with_an_adapter_has_one_place() -> None:
     assert "--weight-transfer-config" not in found
 
 
-def test_a_fixed_plain_model_needs_no_adapters_and_no_transfer() -> None:
+def test_a_fixed_base_model_needs_no_adapters_or_transfer() -> None:
     assert not {"--enable-lora", "--weight-transfer-config"} & an_evaluation(None, 1).keys()
 
 
@@ -139,11 +139,11 @@ def test_the_spec_decides_dtype_context_seed_and_parallelism() -> None:
     assert found["--tensor-parallel-size"] == "4"
 
 
-def test_log_probabilities_are_those_of_the_sampling_temperature() -> None:
+def test_log_probabilities_are_at_the_sampling_temperature() -> None:
     assert flags(started().argv)["--logprobs-mode"] == "processed_logprobs"
 
 
-def test_what_a_cpu_needs_is_not_asked_of_a_gpu() -> None:
+def test_settings_for_a_cpu_are_not_given_to_a_gpu() -> None:
     cpu, gpu = started(CPU), started(GPU)
     only_cpu = {
         "--enforce-eager",
@@ -210,7 +210,7 @@ KEPT = (
 )
 
 
-def test_the_engine_gets_nothing_else_of_the_stores_secret() -> None:
+def test_the_engine_gets_no_other_keys_of_the_stores_secret() -> None:
     """A Secret may have any keys beside those of the store."""
     others = (
         "DATABASE_URL",
@@ -280,7 +280,7 @@ def test_the_cache_holds_one_sequence_and_stays_within_bounds(
 
 
 @given(st.integers(0, 99), st.integers(0, 10**6))
-def test_every_version_has_a_name_of_its_own(incarnation: int, step: int) -> None:
+def test_every_version_has_its_own_name(incarnation: int, step: int) -> None:
     name = adapter_name(PolicyVersion(incarnation=incarnation, step=step))
     assert re.fullmatch(rf"policy-{incarnation}\.{step}", name)
 

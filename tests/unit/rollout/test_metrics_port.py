@@ -1,4 +1,4 @@
-"""What scrapers are let in to see of vLLM, and what they do not reach."""
+"""The metrics port shows scrapers vLLM's metrics, and lets them reach nothing else."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
 class Vllm:
-    """Counts who asks for what; answers /metrics as scripted, and anything else as if it had done it."""
+    """A scripted vLLM that records requests. It answers /metrics by script, and anything else with
+    success."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, str]] = []
@@ -48,7 +49,7 @@ def vllm() -> Vllm:
 
 @asynccontextmanager
 async def scraping(vllm: Vllm) -> AsyncIterator[TestClient[Any, Any]]:
-    """A client of the port, with `vllm` behind it."""
+    """A client of a metrics port in front of `vllm`."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", vllm.handle)
     async with TestServer(app) as behind, aiohttp.ClientSession() as http:
@@ -57,7 +58,7 @@ async def scraping(vllm: Vllm) -> AsyncIterator[TestClient[Any, Any]]:
             yield client
 
 
-async def test_a_scrape_gets_what_vllm_says_as_it_says_it(vllm: Vllm) -> None:
+async def test_a_scrape_gets_vllms_answer_unchanged(vllm: Vllm) -> None:
     async with scraping(vllm) as client:
         answer = await client.get("/metrics")
         assert (answer.status, answer.headers["Content-Type"]) == (200, OPEN_METRICS)
@@ -82,7 +83,7 @@ async def test_a_scrape_gets_what_vllm_says_as_it_says_it(vllm: Vllm) -> None:
         ("DELETE", "/metrics"),
     ],
 )
-async def test_nothing_else_is_answered_and_vllm_is_not_asked(vllm: Vllm, method: str, path: str) -> None:
+async def test_other_requests_are_refused_without_asking_vllm(vllm: Vllm, method: str, path: str) -> None:
     async with scraping(vllm) as client:
         url = client.make_url("/").with_path(path, encoded=True)
         async with aiohttp.request(method, url) as answer:
@@ -90,7 +91,7 @@ async def test_nothing_else_is_answered_and_vllm_is_not_asked(vllm: Vllm, method
     assert vllm.asked == []
 
 
-async def test_query_and_headers_of_a_scraper_stay_outside(vllm: Vllm) -> None:
+async def test_a_scrapers_query_and_headers_do_not_reach_vllm(vllm: Vllm) -> None:
     async with scraping(vllm) as client:
         headers = {"X-Of-The-Scraper": "yes"}
         assert (await client.get("/metrics?name[]=x&module=y", headers=headers)).status == 200
@@ -103,7 +104,7 @@ async def test_a_scrape_while_the_base_model_loads_gets_503() -> None:
         assert (answer.status, await answer.text()) == (503, "vLLM is still loading the base model\n")
 
 
-async def test_an_engine_that_refuses_is_not_an_empty_scrape(vllm: Vllm) -> None:
+async def test_a_refusal_of_the_engine_fails_the_scrape(vllm: Vllm) -> None:
     vllm.status = 500
     async with scraping(vllm) as client:
         answer = await client.get("/metrics")
@@ -117,7 +118,7 @@ async def test_a_scrape_of_a_dead_engine_fails() -> None:
             assert (await client.get("/metrics")).status == 502
 
 
-async def test_more_than_the_bound_is_not_taken_in(vllm: Vllm, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_metrics_beyond_the_size_limit_are_refused(vllm: Vllm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_port, "MAX_BYTES", len(TEXT) - 1)
     async with scraping(vllm) as client:
         answer = await client.get("/metrics")
@@ -125,7 +126,7 @@ async def test_more_than_the_bound_is_not_taken_in(vllm: Vllm, monkeypatch: pyte
         assert await answer.text() == f"GET /metrics: vLLM says more than {len(TEXT) - 1} bytes\n"
 
 
-async def test_an_engine_that_says_nothing_ends_the_wait(vllm: Vllm, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_engine_fails_the_scrape_in_time(vllm: Vllm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_port, "ANSWER_SECONDS", 0.2)
     vllm.silent = True
     async with scraping(vllm) as client:

@@ -1,4 +1,4 @@
-"""What a job's rollout servers are to load."""
+"""The model that a job's rollout servers load."""
 
 from __future__ import annotations
 

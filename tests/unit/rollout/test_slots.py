@@ -1,4 +1,4 @@
-"""Slots of one engine: what happens in one leaves the others as they are. Engine scripted, disk real."""
+"""Slots of one engine are independent of each other. The engine is scripted, and the disk is real."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ CANARY = Canary(tokens=[5, 6, 7], logprobs=[-1.0, -2.0], tolerance=0.01)
 
 
 class Adapters(Engine):
-    """An engine that holds adapters, and dies where the folder of one that it knows is gone."""
+    """An engine that holds adapters, and dies if the folder of an adapter it still uses is gone."""
 
     def __init__(self) -> None:
         self.loaded: dict[str, Path] = {}
         self.busy: dict[str, Path] = {}
-        """Of adapters that a request samples from, also after they were unloaded."""
+        """Folders of adapters with which a request samples, also after the adapter was unloaded."""
         self.wrong: set[str] = set()
-        """Models that compute something else than their learner did."""
+        """Names of models that compute other log-probabilities than their learner did."""
         self.refusing = False
 
     async def load_adapter(self, name: str, folder: str) -> None:
@@ -87,7 +87,7 @@ async def make(engine: Adapters, tmp_path: Path) -> Make:
 
 
 def adapter(store: Path, step: int = 0, name: str = "a") -> WeightsManifest:
-    """Version `0.<step>` of an adapter; its content is another for each name."""
+    """Store version `0.<step>` of an adapter. The weights differ for each name."""
     folder = store / f"{name}-{step}"
     folder.mkdir(parents=True, exist_ok=True)
     matrices = {"q.lora_A.weight": (2, 4), "q.lora_B.weight": (4, 2)}
@@ -126,9 +126,7 @@ async def test_two_adapters_of_one_version_and_their_base_coexist(
 
 
 @pytest.mark.parametrize("lora", [True, False])
-async def test_a_base_model_that_is_not_the_one_is_not_ready(
-    make: Make, engine: Adapters, lora: bool
-) -> None:
+async def test_a_wrong_base_model_is_not_ready(make: Make, engine: Adapters, lora: bool) -> None:
     slots = await make(lora=lora)
     right = await slots.take("right", base(CANARY))
     assert (right.ready, right.canary_error) == (True, 0.0)
@@ -146,7 +144,7 @@ async def test_an_engine_without_adapters_takes_none(make: Make, tmp_path: Path)
 
 
 @pytest.mark.parametrize("fault", ["canary", "refusal"])
-async def test_what_fails_in_one_slot_leaves_the_others_serving(
+async def test_a_failure_in_one_slot_leaves_the_others_serving(
     make: Make, engine: Adapters, tmp_path: Path, fault: str
 ) -> None:
     slots = await make()
@@ -165,7 +163,7 @@ async def test_what_fails_in_one_slot_leaves_the_others_serving(
     engine.check()
 
 
-async def test_what_fails_for_the_trained_policy_ends_all_slots(
+async def test_a_failure_of_the_trained_policy_ends_all_slots(
     make: Make, engine: Adapters, tmp_path: Path
 ) -> None:
     slots = await make(trained="policy")
@@ -227,10 +225,10 @@ async def test_a_slot_given_weights_during_its_release_stays_ready(
     engine.check()
 
 
-async def test_weights_that_drain_may_be_asked_for_again(
+async def test_weights_may_be_requested_again_while_they_drain(
     make: Make, engine: Adapters, tmp_path: Path
 ) -> None:
-    """A request that was accepted before they were unloaded reads their folder still."""
+    """A request that was accepted before the weights were unloaded still reads their folder."""
     slots = await make()
     first = adapter(tmp_path)
     await slots.take("one", first)
@@ -248,9 +246,7 @@ async def test_weights_that_drain_may_be_asked_for_again(
     engine.check()
 
 
-async def test_an_engine_that_does_not_let_go_is_asked_again(
-    make: Make, engine: Adapters, tmp_path: Path
-) -> None:
+async def test_a_failed_unload_is_retried(make: Make, engine: Adapters, tmp_path: Path) -> None:
     slots = await make(adapters=1)
     await slots.take("one", adapter(tmp_path))
     engine.refusing = True
@@ -291,8 +287,8 @@ async def test_the_number_of_slots_is_bounded(make: Make, monkeypatch: pytest.Mo
     assert (await slots.take("b", base())).ready
 
 
-async def test_slots_load_beside_one_another(make: Make, engine: Adapters, tmp_path: Path) -> None:
-    """One that waits for its engine keeps no other waiting."""
+async def test_slots_load_at_the_same_time(make: Make, engine: Adapters, tmp_path: Path) -> None:
+    """A slot that waits for the engine does not delay the others."""
     slots, free = await make(), asyncio.Event()
     plain: Any = engine.next_logprob
 

@@ -24,7 +24,7 @@ MANIFEST = {
 
 
 class Scripted:
-    """Answers as scripted."""
+    """Scripted slots behind the weight agent's HTTP API."""
 
     def __init__(self) -> None:
         self.states: dict[str, WeightsState] = {}
@@ -67,7 +67,7 @@ async def client(server: Scripted) -> AsyncIterator[TestClient[Any, Any]]:
         yield client
 
 
-async def test_a_manifest_is_taken_and_the_state_answered(
+async def test_a_manifest_is_taken_and_answered_with_the_state(
     client: TestClient[Any, Any], server: Scripted
 ) -> None:
     answer = await client.post("/v1/weights", json=MANIFEST, headers=AUTHORIZED)
@@ -112,7 +112,7 @@ async def state_of(client: TestClient[Any, Any], slot: str, method: str = "GET")
     return WeightsState.model_validate_json(await answer.text())
 
 
-async def test_each_slot_has_a_state_of_its_own_until_it_is_released(client: TestClient[Any, Any]) -> None:
+async def test_each_slot_has_its_own_state_until_it_is_released(client: TestClient[Any, Any]) -> None:
     await client.post("/v1/weights?slot=tuned", json=MANIFEST, headers=AUTHORIZED)
     assert (await state_of(client, "tuned")).ready
     assert not (await state_of(client, "policy")).ready
@@ -133,7 +133,7 @@ async def test_the_name_of_a_slot_is_a_dns_label(
 
 
 @pytest.mark.parametrize(("method", "slot"), [("POST", "one-too-many"), ("DELETE", "policy")])
-async def test_a_slot_that_cannot_be_had_or_released_is_a_conflict(
+async def test_a_refused_slot_or_release_is_a_conflict(
     client: TestClient[Any, Any], method: str, slot: str
 ) -> None:
     how: dict[str, Any] = {"params": {"slot": slot}, "json": MANIFEST, "headers": AUTHORIZED}

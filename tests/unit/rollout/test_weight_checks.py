@@ -34,7 +34,7 @@ def pair(stem: str = "q_proj", rank: int = 8) -> dict[str, TensorHeader]:
 
 
 def write(path: Path, tensors: dict[str, tuple[str, list[int]]], *, cut: int = 0) -> None:
-    """A safetensors file of zeros."""
+    """Write a safetensors file whose tensors are zeros."""
     sizes = {"F32": 4, "BF16": 2, "I64": 8}
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
@@ -58,7 +58,7 @@ def manifest(**changes: Any) -> WeightsManifest:
     return WeightsManifest.model_validate(content | changes)
 
 
-def test_a_header_tells_names_dtypes_and_shapes(tmp_path: Path) -> None:
+def test_a_header_has_names_dtypes_and_shapes(tmp_path: Path) -> None:
     write(tmp_path / "a.safetensors", {"w": ("F32", [2, 3]), "b": ("BF16", [4])})
     write(tmp_path / "b.safetensors", {"v": ("F32", [1])})
     assert read_headers(tmp_path) == {"w": tensor(2, 3), "b": tensor(4, dtype="BF16"), "v": tensor(1)}
@@ -151,7 +151,7 @@ def test_a_manifest_of_the_right_kind_passes() -> None:
         ({"canary": Canary(tokens=[1, 2], logprobs=[-1.0, -1.0], tolerance=0.1)}, "canary"),
     ],
 )
-def test_a_manifest_that_cannot_be_right_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_an_impossible_manifest_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UnusableManifestError, match=message):
         check_manifest(manifest(**changes), ("lora",))
 
@@ -171,7 +171,7 @@ def test_equal_canaries_agree_at_any_tolerance(values: list[float]) -> None:
 
 
 @given(st.integers(1, 5000))
-def test_the_positions_of_the_canary_are_spread_from_end_to_end(count: int) -> None:
+def test_the_canarys_positions_span_the_whole_sequence(count: int) -> None:
     found = canary.positions(count)
     assert found == sorted(set(found))
     assert (found[0], found[-1]) == (0, count - 1)

@@ -1,4 +1,4 @@
-"""What the updater says when a part of the way fails. The engine is scripted; files and store are real."""
+"""What the updater reports when a step of a load fails. The engine is scripted. Files and store are real."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOGPROBS = [-1.0, -2.0]
 
 
 class ScriptedEngine(Engine):
-    """Computes what the test has it compute."""
+    """An engine whose log-probabilities the test sets."""
 
     def __init__(self) -> None:
         self.answers: Callable[[list[int]], float] = lambda context: LOGPROBS[len(context) - 1]
@@ -29,7 +29,7 @@ class ScriptedEngine(Engine):
 
 
 class ScriptedLoader:
-    """Takes everything, unless told to fail."""
+    """A loader that takes all weights, unless a flag makes it fail."""
 
     kinds = ("lora",)
 
@@ -115,7 +115,7 @@ async def test_weights_that_are_proven_are_held(updater: WeightUpdater, tmp_path
     assert updater.state == state
 
 
-async def test_asking_again_for_what_is_held_loads_nothing(
+async def test_held_weights_are_not_loaded_again(
     updater: WeightUpdater, loader: ScriptedLoader, tmp_path: Path
 ) -> None:
     first = await updater.take(manifest(tmp_path, 1))
@@ -131,7 +131,7 @@ async def test_manifests_are_taken_one_at_a_time(
 
 
 @pytest.mark.parametrize("fault", ["digest", "missing", "unusable", "kind"])
-async def test_files_that_cannot_be_used_leave_the_engine_as_it_was(
+async def test_unusable_files_leave_the_engine_unchanged(
     updater: WeightUpdater, loader: ScriptedLoader, tmp_path: Path, fault: str
 ) -> None:
     before = await updater.take(manifest(tmp_path, 1))
@@ -171,7 +171,7 @@ async def test_a_canary_outside_its_tolerance_is_final(
     assert await updater.take(manifest(tmp_path, 1)) == state, "nothing may bring such an engine back"
 
 
-async def test_an_engine_that_refuses_is_final(
+async def test_a_refusal_of_the_engine_is_final(
     updater: WeightUpdater, loader: ScriptedLoader, tmp_path: Path
 ) -> None:
     loader.refuses = True
@@ -202,7 +202,7 @@ async def test_the_answer_names_the_signal_that_an_engine_died_of(
     assert not error.permanent
 
 
-async def test_a_slot_besides_the_policy_never_ends_the_engine(
+async def test_only_the_policys_slot_may_end_the_engine(
     engine: ScriptedEngine, loader: ScriptedLoader, tmp_path: Path
 ) -> None:
     async def kill() -> str | None:
@@ -220,14 +220,14 @@ async def test_a_slot_besides_the_policy_never_ends_the_engine(
 async def test_a_state_can_always_be_sent(
     updater: WeightUpdater, engine: ScriptedEngine, tmp_path: Path
 ) -> None:
-    """JSON knows no infinity: a canary that could not be compared has no number."""
+    """JSON has no infinity, so a canary that cannot be compared has no number."""
     engine.answers = lambda context: float("nan")
     state = await updater.take(manifest(tmp_path, 1))
     assert state.canary_error is None
     assert "NaN" not in state.model_dump_json()
 
 
-async def test_while_it_loads_it_is_not_ready(
+async def test_the_updater_is_not_ready_while_it_loads(
     updater: WeightUpdater, engine: ScriptedEngine, tmp_path: Path
 ) -> None:
     await updater.take(manifest(tmp_path, 1))

@@ -1,4 +1,4 @@
-"""What an author's own tests are given: episodes in fresh processes, baselines and reports."""
+"""What Headway offers an author's own tests: episodes in fresh processes, baselines and reports."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_each_episode_has_a_process_of_its_own() -> None:
     assert first.results[0].content != str(os.getpid())
 
 
-def test_each_episode_has_a_folder_of_its_own_which_goes() -> None:
+def test_each_episode_has_its_own_folder_which_is_deleted() -> None:
     first, second = episode(Call("write", {})), episode(Call("write", {}))
     assert first.results[0].content != second.results[0].content
     assert first.results[0].content.startswith("new ")
@@ -72,7 +72,7 @@ def test_a_tool_that_ends_the_episode_ends_the_script() -> None:
     assert found.script.answer is None
 
 
-def test_a_class_is_found_where_it_is_written() -> None:
+def test_a_class_of_the_test_module_can_be_played() -> None:
     found = played_episode(Desk, ROWS[2], [LOOK], "2")
     assert (found.error, found.score) == (None, 1.0)
 
@@ -103,12 +103,12 @@ def test_a_group_is_of_one_row_and_one_seed() -> None:
 
 
 def talks(seen: Seen) -> Turns:
-    """Looks for ever."""
+    """An agent that calls `look` without end."""
     while True:
         yield LOOK
 
 
-def test_turns_end_where_the_job_ends_them() -> None:
+def test_turns_end_at_the_jobs_maximum() -> None:
     [one, _] = a_baseline(talks, 2, max_turns=3).sampled
     assert one.record.outcome is Outcome.TRUNCATED
     assert len(one.results) == len(one.record.turns) == 3
@@ -120,20 +120,20 @@ def test_the_context_ends_an_episode_too() -> None:
     assert one.record.turns[-1].prompt_tokens < 300
 
 
-def test_an_answer_is_cut_at_its_most_tokens() -> None:
+def test_an_answer_is_cut_at_the_maximum_of_tokens() -> None:
     [one, _] = a_baseline(lambda seen: "x" * 100, 2, max_tokens=10).sampled
     assert one.record.outcome is Outcome.TRUNCATED
     assert one.record.turns[-1].finish_reason == "length"
     assert one.record.messages[-1]["content"] == "x" * 40
 
 
-def test_a_call_that_cannot_be_read_is_told_apart() -> None:
+def test_a_malformed_call_is_reported_separately() -> None:
     [one, _] = a_baseline(lambda seen: Malformed("<call>"), 2).sampled
     assert one.malformed == ["<call>"]
     assert one.record.turns[0].malformed_tool_calls == 1
 
 
-def test_recorded_episodes_are_played_again() -> None:
+def test_recorded_episodes_are_replayed() -> None:
     measured = a_baseline(clerk, 4)
     recorded = [Recorded(one.row, one.record.messages) for one in measured.sampled]
     again = of_recorded(Player(OF, 2), recorded, measured.facts)
@@ -187,22 +187,22 @@ def test_an_environment_that_cannot_be_imported_is_one_error() -> None:
         check_environment(Sandboxes("tested_environment:Desks", folders=OF.folders), ROWS, clerk)
 
 
-def test_where_all_fail_not_all_are_tried() -> None:
-    """An environment that hangs would take the time of each."""
+def test_a_baseline_stops_early_if_every_episode_fails() -> None:
+    """Otherwise an environment that hangs would cost the timeout of every episode."""
     rows = [{"key": f"k{number}", "break": "reset"} for number in range(20)]
     measured = baseline(Player(OF, 2), clerk, Facts(rows, group_size=2), 20)
     assert (len(measured.sampled), measured.wanted) == (8, 20)
 
 
-def test_a_first_row_that_always_fails_does_not_end_it() -> None:
-    """The first episodes may all be of one row."""
+def test_a_failing_first_row_does_not_stop_a_baseline() -> None:
+    """The first episodes may all play the same row."""
     rows = [{"key": "k0", "break": "reset"}, *(row(number) for number in range(1, 3))]
     measured = baseline(Player(OF, 2), clerk, Facts(rows, group_size=8), 24)
     assert len(measured.sampled) == 24
     assert len(measured.scored) == 16
 
 
-def test_a_report_tells_the_worst_first_and_what_to_change() -> None:
+def test_a_report_lists_the_worst_first_with_what_to_change() -> None:
     findings = [
         Finding("a", "Pass", "fine"),
         Finding("b", "Warn", "it is 3 of 10", advice="lower it", field="spec.x"),
@@ -226,13 +226,13 @@ def test_a_report_tells_the_worst_first_and_what_to_change() -> None:
         report.of("e")
 
 
-def test_many_places_are_counted() -> None:
+def test_a_list_of_many_places_is_shortened_with_a_count() -> None:
     assert several(["a", "a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
     assert about("12345") == 2
 
 
 def test_the_quickstarts_own_tests_pass() -> None:
-    """As its author runs them."""
+    """They run with the command that its author uses."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_environment.py"]
     done = subprocess.run(
         command, cwd=ROOT / "examples/sop-quickstart", capture_output=True, text=True, timeout=110

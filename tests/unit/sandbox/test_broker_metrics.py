@@ -1,4 +1,4 @@
-"""What a broker's `/metrics` says before anything has happened."""
+"""What a broker's `/metrics` shows before anything has happened."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_failures_count_from_zero_before_the_first_one(reason: str) -> None:
     assert series in generate_latest(broker.registry).decode()
 
 
-def test_those_are_the_reasons_that_the_broker_gives_itself() -> None:
+def test_the_listed_reasons_are_those_the_broker_gives() -> None:
     source = Path(warm.__file__).read_text()
     given = re.findall(r'(?:Problem\(reason=|metrics\.failed\()"(\w+)"', source)
     assert {*given, pods.ENDED} == set(FAILURES)

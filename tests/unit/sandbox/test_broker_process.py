@@ -1,4 +1,4 @@
-"""The broker as it is started: who may hold its connections, and for how long."""
+"""The broker as a process: who may hold its connections, and for how long."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headway_wire import listening
 
 @asynccontextmanager
 async def broker(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
-    """Its port; it makes no pod."""
+    """Run a broker that creates no pod. Yields its port."""
     api, port = pods_api.PodsApi([]), free_port()
     async with pods_api.served(api.app(), "127.0.0.1", 0) as server:
 
@@ -65,7 +65,10 @@ async def half(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
 
 
 async def over(reader: asyncio.StreamReader) -> bool:
-    """Whether the other side ends the connection; raises TimeoutError where it does not."""
+    """Whether the other side closes the connection without an answer.
+
+    Raises:
+        TimeoutError: The connection is still open after 20 s."""
     async with asyncio.timeout(20):
         try:
             return await reader.read() == b""
@@ -73,7 +76,7 @@ async def over(reader: asyncio.StreamReader) -> bool:
             return True
 
 
-async def test_a_head_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_broker_does_not_wait_for_a_late_request_head(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listening, "HEAD_SECONDS", 0.3)
     async with broker(monkeypatch) as port:
         reader, writer = await half(port)
@@ -82,7 +85,7 @@ async def test_a_head_that_does_not_come_is_not_waited_for(monkeypatch: pytest.M
 
 
 async def test_half_requests_make_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a process with as few descriptors as leave it 32 connections."""
+    """The process has so few descriptors that it can serve only 32 connections."""
     monkeypatch.setattr(listening, "raise_descriptors", lambda: 64)
     async with broker(monkeypatch) as port:
         strangers = [await half(port) for _ in range(40)]

@@ -1,4 +1,4 @@
-"""What an environment's author may rely on."""
+"""The environment SDK as its authors use it."""
 
 import pytest
 
@@ -123,7 +123,7 @@ def test_the_error_for_a_wrong_entrypoint_is_one_line(
             load(entrypoint, {})
 
 
-def test_a_configuration_is_the_environments_to_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_may_refuse_its_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     class Picky(Environment):
         def __init__(self, config: dict[str, object]) -> None:
             raise ValueError("colour must be red or blue")

@@ -1,8 +1,8 @@
-"""Every route of a sandbox's server: each refuses a body out of bounds by name, and goes on.
+"""Every route of a sandbox's server refuses a body out of bounds with a named reason, and the server goes on.
 
 `tests/unit/test_every_route.py` has the routes of the other servers.
 
-A route that is added is to be added here.
+Add each new route of the sandbox's server here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ POSTS = (
 )
 READS_NONE = {("GET", "/healthz")}
 MAX_BODY = {path: bounds.BODIES.get(path, bounds.SMALL) for path in POSTS}
-"""Bytes that a route takes at most."""
+"""The largest body of each route, in bytes."""
 TURN = {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "add", "arguments": "{}"}}]}
 ANSWERED = {"role": "tool", "tool_call_id": "c", "content": "1"}
 GROUP = """
@@ -57,7 +57,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def judge(tmp_path: Path) -> Iterator[Server]:
-    """A leased sandbox that has had no episode, of an environment that rewards whole groups."""
+    """A leased sandbox without an episode, whose environment rewards whole groups."""
     (tmp_path / "grouping.py").write_text(GROUP)
     running = Server(tmp_path, "grouping:Counter").start()
     assert running.lease()[0] == 204
@@ -66,7 +66,7 @@ def judge(tmp_path: Path) -> Iterator[Server]:
 
 
 def sent(server: Server, path: str, body: bytes, length: int | None = None) -> tuple[int, Any]:
-    """The answer to a body; `length` is what its head announces."""
+    """Post a body. The head announces `length` bytes, or the body's own length. Returns status and answer."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     connection.putrequest("POST", path)
     connection.putheader("Authorization", "Bearer secret")
@@ -78,7 +78,7 @@ def sent(server: Server, path: str, body: bytes, length: int | None = None) -> t
     return answer.status, json.loads(text) if text else None
 
 
-def test_every_route_of_a_sandbox_is_known_here() -> None:
+def test_every_route_of_a_sandbox_is_listed_here() -> None:
     session: Any = object.__new__(Session)
     assert {("POST", path) for path in steps(session)} | OPEN_TO_ALL == {
         *(("POST", path) for path in POSTS),
@@ -87,7 +87,7 @@ def test_every_route_of_a_sandbox_is_known_here() -> None:
 
 
 @pytest.mark.parametrize("path", POSTS)
-def test_a_body_that_is_too_long_is_refused_by_its_head(server: Server, path: str) -> None:
+def test_a_body_announced_as_too_long_is_refused(server: Server, path: str) -> None:
     status, problem = sent(server, path, b"", MAX_BODY[path] + 1)
     assert (status, problem["reason"]) == (413, "MalformedRequest")
     assert str(MAX_BODY[path]) in problem["message"]

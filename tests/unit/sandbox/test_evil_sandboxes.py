@@ -1,4 +1,4 @@
-"""A sandbox's server is the user's image: whatever one answers, the broker and every other sandbox go on."""
+"""A sandbox runs the user's image. Whatever its server answers, the broker and all other sandboxes go on."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ BAD_ANSWERS = {
 async def broker(
     api: pods_api.PodsApi, limit: int = 2, at_once: int = 1
 ) -> AsyncIterator[tuple[WarmPool, Leases]]:
-    """A pool and its leases over the pods of `api`; an error in them ends the test."""
+    """A pool and its leases over the pods of `api`. An error in their tasks fails the test."""
     config = job_config("team", "image", "u-1", sandbox={"warmPool": {"min": 1, "max": limit}})
     metrics = Metrics(config)
     async with AsyncExitStack() as stack:
@@ -93,7 +93,7 @@ async def broker(
 
 
 def found(name: str) -> dict[str, Any]:
-    """A pod that an earlier broker of this job has made."""
+    """A pod that an earlier broker of this job created."""
     config = job_config("team", "image", "u-1")
     return pods.manifest(pods.SandboxKind(config), pods.Platform({}, SMALL, []), name)
 
@@ -104,7 +104,8 @@ async def leased(leases: Leases, name: str) -> Lease:
 
 
 def sandbox(uid: str, lease: str | None = None) -> web.Application:
-    """A sandbox as its server is: bound to `lease` by this job, or to nobody and free to be bound."""
+    """The app of a real sandbox server. This job has bound it to `lease`, or it is still free if that is
+    None."""
     real = session.Session(lambda: None)  # type: ignore[arg-type, return-value]
     if lease is not None:
         token = proof.token_of(LEASES.encode(), uid, lease)
@@ -121,7 +122,7 @@ def sandbox(uid: str, lease: str | None = None) -> web.Application:
 
 
 @pytest.mark.parametrize("answer", BAD_ANSWERS.values(), ids=BAD_ANSWERS)
-async def test_a_bad_answer_ends_that_sandbox_alone(answer: Any) -> None:
+async def test_a_bad_answer_ends_only_that_sandbox(answer: Any) -> None:
     api = pods_api.PodsApi([EVIL, GOOD])
     evil = {("GET", "/healthz"): answer, ("POST", "/proof"): json_answer({"proof": "0" * 64})}
     for name in ("evil", "good"):
@@ -163,8 +164,8 @@ async def test_an_image_that_never_answers_is_given_up(answered: bool, given_up:
     assert all("No module named headway_sandbox" in problem.message for problem in problems)
 
 
-async def test_whether_an_image_ever_answers_is_tried_at_once() -> None:
-    """One pod alone first; once that has ended by itself, the others together."""
+async def test_the_remaining_tries_of_an_image_run_together() -> None:
+    """The pool first tries one pod alone. Once that pod has ended by itself, it tries the others together."""
     api, seen = pods_api.PodsApi([]), set[str]()
     async with broker(api, limit=8, at_once=8) as (warm, _), asyncio.timeout(60):
         for together in (1, pods.FRUITLESS - 1):
@@ -180,7 +181,7 @@ async def test_whether_an_image_ever_answers_is_tried_at_once() -> None:
         assert len(seen) == pods.FRUITLESS
 
 
-async def test_a_redirect_leads_the_broker_nowhere() -> None:
+async def test_the_broker_follows_no_redirect() -> None:
     visited: list[str] = []
 
     async def visit(request: web.Request) -> web.Response:
@@ -205,7 +206,7 @@ async def test_a_redirect_leads_the_broker_nowhere() -> None:
     assert visited == []
 
 
-async def test_a_lease_that_the_job_gave_is_known_again() -> None:
+async def test_a_restarted_broker_recognizes_the_jobs_leases() -> None:
     api = pods_api.PodsApi([GOOD])
     api.add(found("kept"))
     app = sandbox("uid-of-kept", "episode-1")
@@ -217,7 +218,7 @@ async def test_a_lease_that_the_job_gave_is_known_again() -> None:
 
 
 async def test_a_sandbox_cannot_claim_the_lease_of_another() -> None:
-    """It holds the token of its own lease, and of its own pod."""
+    """It knows only the token of its own lease and its own pod."""
     api = pods_api.PodsApi([EVIL, GOOD])
     api.add(found("thief"))
     own = proof.token_of(LEASES.encode(), "uid-of-thief", "episode-1").encode()
@@ -263,8 +264,9 @@ STRANGERS = [None, {"uid": "u-2", "controller": True}, {"uid": "u-1", "controlle
 
 
 @pytest.mark.parametrize("owner", STRANGERS)
-async def test_labels_alone_make_no_pod_one_of_the_jobs(owner: dict[str, Any] | None) -> None:
-    """It would be shown the rows with their answers; and it is somebody else's, so it is left alone."""
+async def test_a_pod_with_only_the_labels_is_not_the_jobs(owner: dict[str, Any] | None) -> None:
+    """Such a pod would receive the rows with their answers. It belongs to somebody else, so it is not
+    deleted."""
     api = pods_api.PodsApi([EVIL, GOOD])
     stranger = found("stranger")
     stranger["metadata"]["ownerReferences"] = [] if owner is None else [owner]
@@ -284,7 +286,7 @@ async def test_labels_alone_make_no_pod_one_of_the_jobs(owner: dict[str, Any] | 
     [b"[]", b"{}", b"fine", b"[" * 50_000, b'{"type": "ADDED", "object": []}', b" " * (5 * 2**20)],
     ids=["a list", "no type", "not JSON", "deep", "no object", "no end"],
 )
-async def test_an_odd_event_of_the_api_server_is_asked_about_again(line: bytes) -> None:
+async def test_an_odd_watch_event_makes_the_broker_list_pods_again(line: bytes) -> None:
     api = pods_api.PodsApi([GOOD], first=line + b"\n" * (len(line) < 2**20))
     async with (
         pods_api.served(sandbox("any"), GOOD, pods_api.SANDBOX_PORT),
@@ -295,7 +297,7 @@ async def test_an_odd_event_of_the_api_server_is_asked_about_again(line: bytes) 
 
 
 async def asked(leases: Leases, warm: WarmPool, path: str, token: str, data: Any) -> tuple[int, str]:
-    """What the broker's own HTTP answers."""
+    """Post to the broker's own HTTP API. Returns status and text."""
     config = job_config("team", "image", "u-1")
     app = Service(warm, leases, Metrics(config), TO_BROKER).app()
     async with pods_api.served(app, "127.0.0.1", 0) as url, aiohttp.ClientSession() as http:
@@ -321,14 +323,14 @@ LATE = json.dumps({"lease": "e", "owner": "o", "deadline_seconds": 1e300}).encod
         ("/v1/owners", TO_BROKER, LONG, 400, "MalformedRequest"),
     ],
 )
-async def test_a_request_to_the_broker_has_bounds(
+async def test_the_broker_refuses_requests_out_of_bounds(
     path: str, token: str, data: bytes, status: int, reason: str
 ) -> None:
     async with broker(pods_api.PodsApi([])) as (warm, leases):
         assert await asked(leases, warm, path, token, data) == (status, reason)
 
 
-async def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_broker_does_not_wait_for_a_late_body(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "BODY_SECONDS", 0.2)
 
     async def slow() -> AsyncIterator[bytes]:
@@ -339,6 +341,6 @@ async def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.M
         assert await asked(leases, warm, "/v1/owners", TO_BROKER, slow()) == (408, "MalformedRequest")
 
 
-def test_both_sides_sign_for_the_same_purpose() -> None:
+def test_both_sides_use_the_same_prefix_for_signatures() -> None:
     assert session.PROOF_PREFIX == PROOF_PREFIX
     assert len(proof.challenge()) == session.CHALLENGE

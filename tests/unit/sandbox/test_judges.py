@@ -1,4 +1,4 @@
-"""A question to a judge, as a sandbox's server hands it over: who may ask and answer, and how much."""
+"""Questions to a judge pass through the sandbox's server: who may fetch and answer them, and how many."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 class Finishing:
-    """/finish, which goes on while the test answers."""
+    """A call of /finish in a thread, so that the test can answer its questions."""
 
     def __init__(self, server: Server, *names: str) -> None:
         self.found: tuple[int, Any] = (0, None)
@@ -68,7 +68,7 @@ def test_a_question_waits_for_its_answer(server: Server) -> None:
     assert (status, body["reward"]) == (200, 0.75)
 
 
-def test_several_may_be_asked_at_once(server: Server) -> None:
+def test_several_questions_may_be_asked_at_once(server: Server) -> None:
     server.begin(score="self.both()")
     finishing = Finishing(server, "style")
     open_ones = []
@@ -80,7 +80,7 @@ def test_several_may_be_asked_at_once(server: Server) -> None:
 
 
 def test_nobody_without_the_leases_token_asks_or_answers(server: Server) -> None:
-    """As code that the model has run would, from the container beside the server."""
+    """Code that the model runs in the container beside the server could try this."""
     server.begin(reward=ASK)
     finishing = Finishing(server, "style")
     for token in (None, "another", "secretsecret"):
@@ -91,7 +91,7 @@ def test_nobody_without_the_leases_token_asks_or_answers(server: Server) -> None
     assert finishing.ended()[1]["reward"] == 0.25
 
 
-def test_an_answer_remains_and_only_what_was_taken_has_one(server: Server) -> None:
+def test_an_answer_is_kept_and_needs_a_fetched_question(server: Server) -> None:
     server.begin(reward=ASK, score=ASK)
     finishing = Finishing(server, "style")
     [first] = questions(server).questions
@@ -145,7 +145,7 @@ def test_an_episode_asks_a_bounded_number_of_questions(server: Server) -> None:
     assert (status, "at most 64 questions" in body["message"]) == (500, True), body
 
 
-def test_a_judge_is_asked_while_the_episode_is_judged(server: Server) -> None:
+def test_only_reward_and_score_may_ask_a_judge(server: Server) -> None:
     server.begin(reward=ASK)
     status, body = server.post("/tool", {"name": "ask", "arguments": {}})
     assert (status, "only in reward or score" in body["message"]) == (500, True)
@@ -153,13 +153,13 @@ def test_a_judge_is_asked_while_the_episode_is_judged(server: Server) -> None:
     assert (status, "with the name of one of spec.judges" in body["message"]) == (500, True), "it has none"
 
 
-def test_a_wait_for_a_judge_does_not_hang(server: Server) -> None:
+def test_a_wait_for_a_judge_does_not_count_as_a_hang(server: Server) -> None:
     body = {"lease": "e", "token": "secret", "deadline": time.time() + 300, "seconds": 1.0}
     assert server.post("/lease", body, None)[0] == 204
     assert server.post("/reset", {"row": {"reward": ASK}, "seed": 0})[0] == 200
     finishing = Finishing(server, "style")
     [asked] = questions(server).questions
-    finishing.thread.join(2.0)  # the episode's time is over
+    finishing.thread.join(2.0)  # this is longer than the episode's time
     assert finishing.thread.is_alive()
     answer(server, asked.id, 0.5)
     assert finishing.ended()[1]["reward"] == 0.5
@@ -179,13 +179,13 @@ def test_a_wait_for_a_judge_does_not_hang(server: Server) -> None:
         ("/finish", {"messages": [], "truncated": False, "judges": [1]}),
     ],
 )
-def test_what_a_coordinator_would_not_send_is_refused(server: Server, path: str, body: Any) -> None:
+def test_malformed_requests_about_questions_are_refused(server: Server, path: str, body: Any) -> None:
     server.begin()
     status, found = server.post(path, body)
     assert (status, Problem.model_validate(found).reason) == (400, "MalformedRequest")
 
 
-def test_half_a_character_travels_as_a_question_mark() -> None:
+def test_half_a_surrogate_pair_is_sent_as_a_question_mark() -> None:
     found = judges.written("style", [{"role": "user", "content": "a\udcffb"}], None)
     assert found["messages"] == [{"role": "user", "content": "a?b"}]
     json.dumps(found, ensure_ascii=False).encode()

@@ -1,4 +1,4 @@
-"""Who may ask for sandboxes, and what answer the others get."""
+"""Who may request sandboxes, and what others are answered."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headway_sandbox.broker.pool import Pod
 
 
 class Empty:
-    """A pool that has listed its pods, and has none."""
+    """A pool that has listed its pods, and found none."""
 
     problem = None
 
@@ -40,7 +40,7 @@ async def reason(leases: Leases, owner: str) -> tuple[int, str, bool]:
 
 
 async def test_a_coordinator_loses_sandboxes_only_to_anothers_claim() -> None:
-    """`NotOwner` is a coordinator's end: a broker that has forgotten its owner tells it to nobody."""
+    """`NotOwner` ends a coordinator, so a broker that does not know its owner yet never answers it."""
     empty: Any = Empty()
     metrics: Any = None
     async with aiohttp.ClientSession() as http:

@@ -1,4 +1,4 @@
-"""The judge is out of reach of the judged: what the model's code tries on the server, and what it gets."""
+"""Code that the model runs cannot reach the server that judges it. Each test is an attack that must fail."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def judged(server: Server, answer: str) -> float:
 
 @pytest.fixture
 def beside() -> Iterator[Server]:
-    """A server whose tools run code beside it, as the `builtin` agent's may: one user."""
+    """A server whose tools run code as the server's own user, as may happen with the `builtin` agent."""
     folder = Path(tempfile.mkdtemp())
     try:
         folder.chmod(0o777)
@@ -66,7 +66,7 @@ def beside() -> Iterator[Server]:
 
 @pytest.fixture
 def apart() -> Iterator[Server]:
-    """A server and a runner as a pod has them."""
+    """A server with a separate runner, as in a pod."""
     with walled_runner.walled(WALLED, "walled:Walled") as server:
         yield server.start()
 
@@ -81,12 +81,12 @@ def test_code_of_the_servers_own_user_cannot_read_it(beside: Server) -> None:
     assert judged(beside, "41") == 0.0
 
 
-def test_the_server_still_reads_what_it_needs_of_itself(beside: Server) -> None:
+def test_the_server_can_still_read_its_own_proc_files(beside: Server) -> None:
     assert tool(begun(beside), "own") == {"status": True, "maps": True, "fd": True}
 
 
 @AS_ROOT
-def test_code_in_the_runner_finds_no_server(apart: Server) -> None:
+def test_code_in_the_runner_sees_no_server_process(apart: Server) -> None:
     print(f"this kernel: {walled_runner.scope()}")
     begun(apart)
     server = tool(apart, "pid")
@@ -151,7 +151,8 @@ for family, address in [*places, (socket.AF_INET6, "::1"), (socket.AF_INET6, "")
 
 @AS_ROOT
 def test_code_in_the_runner_cannot_take_the_servers_port(apart: Server) -> None:
-    """They share the pod's network: who listened there would receive the lease's token, and judge."""
+    """Server and runner share the pod's network. Code that listened on the port would get the lease's token,
+    and judge."""
     begun(apart)
     assert "taken" not in python(apart, PORT, str(apart.port))["out"]
 
@@ -171,7 +172,7 @@ for path in ("/finish", "/tool", "/reset", "/agent", "/lease"):
 
 
 @AS_ROOT
-def test_the_judgement_finds_no_process_that_left_its_session(apart: Server) -> None:
+def test_a_process_that_left_its_session_ends_before_judgement(apart: Server) -> None:
     begun(apart)
     assert python(apart, STAYS)["out"] == "left\n"
     listing = "import os\nprint(len([p for p in os.listdir('/proc') if p.isdigit()]))"
@@ -181,7 +182,7 @@ def test_the_judgement_finds_no_process_that_left_its_session(apart: Server) -> 
 
 @AS_ROOT
 def test_no_process_of_an_agent_outlives_it(apart: Server) -> None:
-    """With a child in a session of its own, and SIGKILL to its parent."""
+    """The agent starts a child in another session, and sends SIGKILL to its parent."""
     begun(apart)
     script = f"{STAYS}\nos.kill(os.getppid(), 9); os.kill(1, 9); print('done')"
     request = AgentRequest(command=["python3", "-S", "-c", script], episode={})
@@ -209,7 +210,7 @@ def test_an_agent_whose_runner_is_lost_is_a_fault_and_not_judged(apart: Server) 
 
 @AS_ROOT
 def test_a_runner_ends_with_a_server_that_cannot_start() -> None:
-    """A pod has failed once all its containers have ended."""
+    """Kubernetes considers the pod failed only once all its containers have ended."""
     with walled_runner.walled(WALLED, "walled:Missing") as server:
         assert server.beside is not None
         assert server.process.wait(timeout=30) == PERMANENT

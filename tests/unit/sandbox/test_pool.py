@@ -1,4 +1,4 @@
-"""The size of the pool: pure decisions, held by properties."""
+"""The pool's size is decided by pure functions. Property tests check them."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,7 +30,7 @@ def limits_of(draw: st.DrawFn) -> Limits:
 
 
 @given(limits_of(), counts_of, demands)
-def test_never_more_alive_than_the_maximum(limits: Limits, counts: Counts, demand: Demand) -> None:
+def test_the_pool_never_exceeds_its_maximum(limits: Limits, counts: Counts, demand: Demand) -> None:
     made = creates(limits, counts, demand)
     assert made >= 0
     assert made == 0 or counts.alive + made <= limits.maximum
@@ -43,15 +43,13 @@ def test_pods_that_do_not_go_away_hold_back_new_ones(limits: Limits, counts: Cou
 
 
 @given(limits_of(), counts_of, demands)
-def test_never_more_starting_than_allowed(limits: Limits, counts: Counts, demand: Demand) -> None:
+def test_no_more_pods_start_at_once_than_allowed(limits: Limits, counts: Counts, demand: Demand) -> None:
     made = creates(limits, counts, demand)
     assert made == 0 or counts.starting + made <= limits.starting_at_once
 
 
 @given(limits_of(), counts_of, st.integers(1, 5))
-def test_pods_that_are_tried_together_keep_the_same_bounds(
-    limits: Limits, counts: Counts, wanted: int
-) -> None:
+def test_pods_tried_together_stay_within_the_same_limits(limits: Limits, counts: Counts, wanted: int) -> None:
     made = tries(limits, counts, wanted)
     assert 0 <= made <= wanted
     assert made == 0 or counts.alive + made <= limits.maximum
@@ -59,19 +57,21 @@ def test_pods_that_are_tried_together_keep_the_same_bounds(
 
 
 @given(limits_of(), counts_of, demands)
-def test_what_is_created_is_not_surplus(limits: Limits, counts: Counts, demand: Demand) -> None:
+def test_the_pool_never_creates_pods_while_it_has_a_surplus(
+    limits: Limits, counts: Counts, demand: Demand
+) -> None:
     assert not (creates(limits, counts, demand) and surplus(limits, counts, demand))
 
 
 @given(limits_of(), counts_of, demands)
-def test_letting_go_of_the_surplus_creates_nothing(limits: Limits, counts: Counts, demand: Demand) -> None:
+def test_deleting_the_surplus_creates_no_pods(limits: Limits, counts: Counts, demand: Demand) -> None:
     extra = surplus(limits, counts, demand)
     after = Counts(counts.starting, counts.ready - extra, counts.leased, counts.waiting)
     assert not extra or creates(limits, after, demand) == 0
 
 
 @given(limits_of(), demands)
-def test_the_pool_settles(limits: Limits, demand: Demand) -> None:
+def test_the_pool_settles_at_a_constant_size(limits: Limits, demand: Demand) -> None:
     counts = Counts(0, 0, 0, 0)
     for _ in range(200):
         made = creates(limits, counts, demand)
@@ -90,7 +90,7 @@ def test_a_full_pool_creates_nothing() -> None:
     assert creates(Limits(4, 8, 16), Counts(0, 0, 8, 20), Demand(5.0, 3.0)) == 0
 
 
-def test_pods_are_made_ahead_for_as_long_as_one_takes_to_start() -> None:
+def test_idle_pods_cover_the_demand_of_one_start_time() -> None:
     assert idle_target(Limits(2, 100, 16), Counts(0, 0, 10, 0), Demand(4.0, 2.5)) == 10
 
 

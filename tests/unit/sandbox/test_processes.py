@@ -1,4 +1,4 @@
-"""Sandboxes as processes: their pool, what they see of the machine, and that they end."""
+"""Sandboxes as local processes: their pool, what they see of the machine, and that all of them end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from headway_sandbox.broker.processes import (
 
 LIMITS = {"limits": {"cpu": "250m", "memory": "256Mi"}}
 NETWORK = 250
-"""No local job has it."""
+"""The number of a sandbox network that no local job uses."""
 ENVIRONMENT = '''
 import os, socket
 from pathlib import Path
@@ -129,7 +129,7 @@ async def leased(http: aiohttp.ClientSession, made: dict[str, Any]) -> None:
 
 
 @pytest.mark.skipif(not walls(), reason="this system gives a user no namespaces")
-async def test_a_sandbox_reaches_nothing_and_does_not_see_its_job(made: ProcessPods, tmp_path: Path) -> None:
+async def test_a_sandbox_has_no_network_and_does_not_see_its_job(made: ProcessPods, tmp_path: Path) -> None:
     listener = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]
     async with listener, aiohttp.ClientSession() as http:
@@ -170,7 +170,7 @@ async def test_watch_events_come_in_order_from_the_requested_version(made: Proce
     assert [item["metadata"]["name"] for item in listed] == ["two"]
 
 
-async def test_a_watch_that_begins_too_late_lists_again(made: ProcessPods) -> None:
+async def test_a_watch_from_an_expired_version_fails(made: ProcessPods) -> None:
     made._events.clear()
     made._version = EVENTS + 1
     with pytest.raises(ResourceVersionExpiredError):
@@ -178,7 +178,7 @@ async def test_a_watch_that_begins_too_late_lists_again(made: ProcessPods) -> No
             pass
 
 
-async def test_a_name_is_given_once(made: ProcessPods) -> None:
+async def test_a_pods_name_cannot_be_used_twice(made: ProcessPods) -> None:
     await made.create(pod("one"))
     with pytest.raises(ApiError) as refused:
         await made.create(pod("one"))
@@ -198,7 +198,7 @@ async def test_an_environment_that_cannot_be_imported_says_so(made: ProcessPods)
     assert "absent" in problem.message
 
 
-async def test_nothing_is_left_of_a_sandbox(made: ProcessPods) -> None:
+async def test_a_closed_sandbox_leaves_no_process_or_folder(made: ProcessPods) -> None:
     await made.create(pod("one"))
     running = made._running["one"]
     await made.close()
@@ -217,7 +217,7 @@ def test_without_namespaces_only_limits_apply() -> None:
 
 
 def test_a_sandbox_does_not_begin_after_its_broker_has_ended() -> None:
-    """Its parent is then another process, whose end nobody would notice."""
+    """Otherwise another process would be its parent, and the end of the broker would not end the sandbox."""
     begun = [
         subprocess.run([*WITH_BROKER, *IF_BROKER_LIVES, str(pid), "true"], timeout=10, check=False)
         for pid in (os.getpid(), os.getppid())

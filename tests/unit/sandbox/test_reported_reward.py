@@ -1,4 +1,5 @@
-"""The environment for agents that bring their own reward, and how a report reaches any environment."""
+"""`ReportedReward`, the environment for agents that compute their own reward, and how such a reward is passed
+on."""
 
 from __future__ import annotations
 
@@ -39,12 +40,12 @@ def test_a_row_without_the_question_is_refused_with_its_columns(row: dict[str, o
     ("config", "says"),
     [({"column": "question"}, "column is not a setting"), ({"prompt": 3}, "prompt must be a string")],
 )
-def test_settings_it_does_not_have_are_refused(config: dict[str, object], says: str) -> None:
+def test_unknown_settings_of_the_environment_are_refused(config: dict[str, object], says: str) -> None:
     with pytest.raises(EnvironmentLoadError, match=says):
         load("headway_sandbox.reported:ReportedReward", config)
 
 
-def test_reward_and_score_are_the_sum_of_what_was_reported() -> None:
+def test_reward_and_score_are_the_sum_of_reported_rewards() -> None:
     transcript = Transcript([], [], False, [0.25, 0.5], {"fields": 3.0})
     judged = ReportedReward({}).reward(transcript)
     assert (judged.value, judged.metrics) == (0.75, {"fields": 3.0})
@@ -52,7 +53,7 @@ def test_reward_and_score_are_the_sum_of_what_was_reported() -> None:
 
 
 @pytest.mark.parametrize(("turns", "expected"), [(2, [0.25, 0.5]), (3, None), (1, None), (0, None)])
-def test_a_report_by_the_turn_is_a_reward_by_the_turn(turns: int, expected: list[float] | None) -> None:
+def test_rewards_reported_by_turn_are_kept_by_turn(turns: int, expected: list[float] | None) -> None:
     transcript = Transcript([], [], False, [0.25, 0.5], turns=turns)
     assert ReportedReward({}).reward(transcript).turns == expected
 

@@ -1,4 +1,4 @@
-"""What an environment may return, by its methods as they are and by `async` ones, and what is refused."""
+"""What an environment's plain and `async` methods may return, and what is refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHAPES = "return a number, one number a turn, (number, {name: number}) or Reward
 
 
 class Returning(Environment):
-    """Judges by two functions; what they give is returned."""
+    """An environment whose reward and score are the results of two given functions."""
 
     def __init__(self, reward: Callable[[], Any] = float, score: Callable[[], Any] = float) -> None:
         super().__init__({})
@@ -40,7 +40,7 @@ class Returning(Environment):
 
 
 class Waiting(Returning):
-    """The same, with every method `async`."""
+    """The same environment with `async` methods."""
 
     async def reset(self, row: Mapping[str, Any], seed: int) -> Observation:
         await asyncio.sleep(0)
@@ -73,7 +73,7 @@ def begun(environment: Environment, row: Mapping[str, Any] | None = None) -> Ses
 
 
 def judged(environment: Environment, turns: int = 2, **row: Any) -> dict[str, Any]:
-    """What the coordinator is answered."""
+    """Play and judge an episode. Returns the answer that the coordinator gets."""
     return begun(environment, row).finish({"messages": [], "truncated": False, "turns": turns})
 
 
@@ -106,7 +106,7 @@ GOOD: dict[str, tuple[Any, dict[str, Any]]] = {
 
 @KINDS
 @pytest.mark.parametrize("name", GOOD)
-def test_each_shape_of_a_reward_is_taken(kind: type[Returning], name: str) -> None:
+def test_each_form_of_a_reward_is_accepted(kind: type[Returning], name: str) -> None:
     returned, expected = GOOD[name]
     nothing = {"metrics": {}, "turn_rewards": None, "score": 1.0}
     found = judged(kind(lambda: returned, lambda: 1))
@@ -160,7 +160,7 @@ BAD: dict[str, tuple[Callable[[], Any], str, str]] = {
 
 @KINDS
 @pytest.mark.parametrize("name", BAD)
-def test_any_other_reward_is_refused_by_method_and_line(kind: type[Returning], name: str) -> None:
+def test_any_other_reward_is_refused_with_method_and_line(kind: type[Returning], name: str) -> None:
     returns, reason, says = BAD[name]
     problem = refused(kind(returns))
     assert (problem.reason, problem.field) == (reason, FIELD)
@@ -198,7 +198,7 @@ def test_every_method_may_be_async() -> None:
 
 
 class Accuracy:
-    """A reward that is an object of its own, as a managed service's is."""
+    """A reward as a callable object, as managed services have it."""
 
     async def __call__(self, rollout: Transcript) -> tuple[float, dict[str, float]]:
         right = float(rollout.row["answer"] == rollout.answer)
@@ -214,10 +214,10 @@ class Alone(Returning):
     score = staticmethod(negative)  # type: ignore[assignment]
 
 
-def test_a_reward_may_be_an_object_that_is_called() -> None:
+def test_a_reward_may_be_a_callable_object() -> None:
     found = judged(Alone(), answer="", cost=2)
     assert found == {"reward": 0.9, "score": -2.0, "metrics": {"answer": 1.0}, "turn_rewards": None}
-    problem = refused(Alone())  # its row has no answer
+    problem = refused(Alone())  # this row has no answer
     assert "reward raised KeyError: 'answer'" in problem.message
     assert "in __call__" in problem.message
 
@@ -266,8 +266,8 @@ def test_an_async_method_that_hangs_is_named_with_its_line(tmp_path: Path) -> No
     assert "sleeper.py:14 in rest" in found["message"]
 
 
-def test_an_episode_without_async_pays_for_no_event_loop(tmp_path: Path) -> None:
-    """What is imported for `async` and for judges is imported where it is used."""
+def test_an_episode_without_async_imports_no_event_loop(tmp_path: Path) -> None:
+    """Modules for `async` methods and for judges are imported only where they are used."""
     code = "import sys; import headway_sandbox.server as server"
     code += "; server.load('headway_sandbox.reported:ReportedReward', {})"
     code += "; print(sorted({'asyncio', 'threading', 'headway_sandbox.judges'} & sys.modules.keys()))"

@@ -1,4 +1,5 @@
-"""What an environment's author asks of the runner, as a process; its walls are in test_out_of_reach."""
+"""What environments may ask of the runner, which is a process here. test_out_of_reach.py tests its
+isolation."""
 
 from __future__ import annotations
 
@@ -31,12 +32,12 @@ def python(code: str, **more: object) -> runner.Completed:
     return runner.run([*PYTHON, "-c", code], **more)  # type: ignore[arg-type]
 
 
-def test_both_sides_name_the_same_places() -> None:
+def test_both_sides_use_the_same_names_of_files_and_variables() -> None:
     assert (runner.ENV_RUNNER, client.EPISODE_FILE) == (names.ENV_RUNNER, names.EPISODE_FILE)
     assert client.ENV_EPISODE_FILE == names.ENV_EPISODE_FILE
 
 
-def test_a_command_is_fed_heard_and_waited_for() -> None:
+def test_a_command_gets_input_and_returns_its_output_and_code() -> None:
     code = "import sys; data = sys.stdin.read(); print(len(data)); print('no', file=sys.stderr); sys.exit(3)"
     done = python(code, stdin="x" * 3_000_000)
     assert (done.code, done.stdout, done.stderr) == (3, "3000000\n", "no\n")
@@ -77,8 +78,8 @@ def test_endless_output_ends_with_the_timeout_and_is_cut() -> None:
     assert (len(done.stdout), done.truncated, done.timed_out) == (1000, True, True)
 
 
-def test_what_a_command_leaves_behind_holds_nobody_up() -> None:
-    """It holds the pipes open."""
+def test_a_child_left_behind_does_not_delay_the_result() -> None:
+    """A child that the command leaves behind holds the pipes open."""
     code = "import os, time\nif os.fork() == 0:\n    os.setsid(); time.sleep(600)\nprint('gone', flush=True)"
     done = python(code, timeout=300)
     assert (done.stdout, done.code, done.timed_out) == ("gone\n", 0, False)
@@ -101,8 +102,8 @@ def test_limits_hold_before_the_command_begins(work: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["memory_bytes", "cpu_seconds", "file_bytes", "output_bytes"])
-def test_a_limit_is_above_nothing(name: str) -> None:
-    """-1 would be none at all."""
+def test_a_limit_must_be_above_zero(name: str) -> None:
+    """A limit of -1 would mean no limit at all."""
     for limit in (0, -1):
         with pytest.raises(ValueError, match="above 0"):
             Limits(**{name: limit})
@@ -137,7 +138,7 @@ def test_files_pass_through_the_runner(work: Path) -> None:
         runner.put("nowhere/given", b"")
 
 
-def test_no_link_and_no_pipe_leads_elsewhere(work: Path) -> None:
+def test_no_link_or_pipe_leads_out_of_the_folder(work: Path) -> None:
     outside = work.parent / "outside"
     outside.write_text("kept")
     (work / "link").symlink_to(outside)
@@ -162,7 +163,7 @@ def test_a_runner_that_has_ended_is_named_as_the_cause() -> None:
 
 
 def test_a_runner_of_the_servers_own_user_is_refused(tmp_path: Path) -> None:
-    """The wall would not be there, whatever the pod's template had done to it."""
+    """Without a separate user there is no isolation, and a pod template could cause that."""
     path = str(tmp_path / "socket")
     listener = client.listen(path)
     child = os.fork()
@@ -177,7 +178,7 @@ def test_a_runner_of_the_servers_own_user_is_refused(tmp_path: Path) -> None:
     assert not os.path.exists(path)
 
 
-def test_a_runner_that_does_not_come_is_not_awaited_for_ever(tmp_path: Path) -> None:
+def test_the_wait_for_a_runner_ends_in_time(tmp_path: Path) -> None:
     path = str(tmp_path / "socket")
     with pytest.raises(RunnerLostError, match=r"has not connected within 0\.1 s"):
         client.accept(client.listen(path), path, 0.1)

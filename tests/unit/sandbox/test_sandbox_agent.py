@@ -1,4 +1,4 @@
-"""An agent as a program beside the server: started once, shown little, and gone with its episode."""
+"""An agent as a program beside the server. It starts once, sees little, and ends with its episode."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def ask(server: Server, *command: str, **environment: str) -> tuple[int, Any]:
 
 
 def run(server: Server, script: str, **environment: str) -> AgentState:
-    """Start a Python program."""
+    """Start a Python program as the agent. Returns its state."""
     status, body = ask(server, PYTHON, "-S", "-c", script, **environment)
     assert status == 200, body
     return AgentState.model_validate(body)
@@ -69,7 +69,7 @@ def wait(server: Server, seconds: float = 30) -> AgentState:
 
 
 def appears(path: Path) -> str:
-    """What the agent wrote there, once it has written a line."""
+    """Wait until the agent has written a line to the file. Returns the text."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         if path.exists() and (text := path.read_text()).endswith("\n"):
@@ -79,7 +79,7 @@ def appears(path: Path) -> str:
 
 
 def gone(pid: int, within: float = 5.0) -> bool:
-    """Whether the process ends (a zombie has)."""
+    """Whether the process ends within this many seconds. A zombie counts as ended."""
     deadline = time.monotonic() + within
     while time.monotonic() < deadline:
         try:
@@ -92,7 +92,7 @@ def gone(pid: int, within: float = 5.0) -> bool:
     return False
 
 
-def test_both_sides_name_the_same_file_and_the_same_longest_wait() -> None:
+def test_both_sides_use_the_same_file_and_maximum_wait() -> None:
     assert (agent.EPISODE_FILE, agent.ENV_EPISODE_FILE) == (names.EPISODE_FILE, names.ENV_EPISODE_FILE)
     assert session.MAX_AGENT_WAIT == sandbox_api.MAX_AGENT_WAIT
 
@@ -156,7 +156,7 @@ def test_tools_run_beside_an_agent_and_reap_their_own_children(server: Server) -
     assert time.monotonic() - begun < 10
 
 
-def test_a_wait_ends_with_the_program(server: Server) -> None:
+def test_a_wait_for_the_agent_ends_with_its_program(server: Server) -> None:
     server.begin()
     begun = time.monotonic()
     run(server, "import time; time.sleep(0.5)")
@@ -176,13 +176,13 @@ def test_a_command_that_cannot_start_is_refused_permanently(server: Server, prog
     assert server.tool("stop").done
 
 
-def test_what_may_start_later_is_not_refused_permanently() -> None:
+def test_a_temporary_failure_to_start_is_retriable() -> None:
     problem = agent.not_started("agent", b"11 Resource temporarily unavailable").problem
     assert (problem["reason"], problem["permanent"], problem["field"]) == ("AgentNotStarted", False, None)
     assert not agent.not_started("agent", b"").problem["permanent"]
 
 
-def test_an_agent_has_its_place_between_reset_and_finish(server: Server) -> None:
+def test_an_agent_may_run_only_between_reset_and_finish(server: Server) -> None:
     server.lease()
     assert ask(server, "true")[1]["reason"] == "EpisodeNotOpen"
     server.post("/reset", {"row": {"prompt": "x"}, "seed": 0})
@@ -236,7 +236,8 @@ while not os.path.exists(daemon):
 
 
 def with_a_daemon(server: Server, then: str) -> tuple[int, int]:
-    """Start an agent that leaves a daemon behind and goes on with `then`; pids of both."""
+    """Start an agent that leaves a daemon behind and then runs `then`. Returns the pids of agent and
+    daemon."""
     daemon, mine = server.folder / "daemon", server.folder / "agent"
     status, body = ask(server, PYTHON, "-S", "-c", DAEMON + then, str(daemon), str(mine))
     assert status == 200, body
@@ -246,7 +247,7 @@ def with_a_daemon(server: Server, then: str) -> tuple[int, int]:
 SLEEP = "time.sleep(600)"
 
 
-def test_the_judgement_finds_no_process_of_the_agent(server: Server) -> None:
+def test_every_process_of_the_agent_ends_before_judgement(server: Server) -> None:
     server.begin()
     pids = with_a_daemon(server, SLEEP)
     assert server.finish()[0] == 200
@@ -254,7 +255,7 @@ def test_the_judgement_finds_no_process_of_the_agent(server: Server) -> None:
     assert wait(server, 0).exit_code == 137
 
 
-def test_what_it_leaves_behind_ends_with_it_and_holds_nobody_up(server: Server) -> None:
+def test_an_agents_daemon_ends_with_it_and_delays_nothing(server: Server) -> None:
     server.begin()
     pids = with_a_daemon(server, "os._exit(0)")
     assert wait(server).exit_code == 0

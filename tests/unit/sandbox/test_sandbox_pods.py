@@ -1,4 +1,4 @@
-"""The sandbox pod: what holds whatever a template says, and what its status means."""
+"""The sandbox pod: what no pod template can change, and what the pod's status means."""
 
 import json
 from pathlib import Path
@@ -122,7 +122,7 @@ def containers(pod: dict[str, Any]) -> dict[str, Any]:
         lambda: job(runsCode=True, resources={"limits": {"ephemeral-storage": "1Gi"}}),
     ],
 )
-def test_code_of_the_models_runs_in_a_container_of_its_own(kind: Any) -> None:
+def test_the_models_code_runs_in_its_own_container(kind: Any) -> None:
     pod = pods.manifest(kind(), PLATFORM, "p")
     found = containers(pod)
     assert list(found) == [names.SANDBOX, names.RUNNER], "logs and exec take the first"
@@ -138,7 +138,7 @@ def test_code_of_the_models_runs_in_a_container_of_its_own(kind: Any) -> None:
     assert runner["resources"]["limits"] == server["resources"]["limits"]
 
 
-def test_code_of_the_models_has_one_folder_to_write_to() -> None:
+def test_the_models_code_can_write_to_one_folder_only() -> None:
     mine = {"volumes": [{"name": "data", "configMap": {"name": "data"}}]}
     given = {"resources": {"limits": {"ephemeral-storage": "1Gi"}}, "podTemplate": {"spec": mine}}
     pod = pods.manifest(job(SANDBOXED, **given), PLATFORM, "p")
@@ -159,7 +159,7 @@ def test_code_of_the_models_has_one_folder_to_write_to() -> None:
     assert all(each["securityContext"]["readOnlyRootFilesystem"] for each in (server, runner))
 
 
-def test_no_template_joins_what_the_runner_is_apart_from() -> None:
+def test_no_template_ends_the_runners_isolation() -> None:
     loose = {
         "shareProcessNamespace": True,
         "containers": [{"name": names.RUNNER, "securityContext": {"runAsUser": 65532}}],
@@ -169,8 +169,8 @@ def test_no_template_joins_what_the_runner_is_apart_from() -> None:
     assert containers(pod)[names.RUNNER]["securityContext"]["runAsUser"] == 65533
 
 
-def test_a_server_that_ended_is_heard_before_its_runner() -> None:
-    """The runner ends with it and has nothing to say; the kubelet sorts them by name."""
+def test_a_servers_end_explains_the_pod_not_its_runners() -> None:
+    """The kubelet lists containers by name, so the runner comes first, but its end explains nothing."""
     message = '{"reason":"EnvironmentNotImportable","field":"spec.environment.entrypoint","message":"no env"}'
     statuses = [
         {"name": names.RUNNER, "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}},
@@ -222,7 +222,7 @@ def test_an_unimportable_environment_is_a_permanent_problem() -> None:
     assert problem.permanent
 
 
-def test_an_oom_killed_sandbox_is_named_so_and_may_be_retried() -> None:
+def test_an_oom_killed_sandbox_is_named_and_retriable() -> None:
     problem = pods.problem_of(terminated(exitCode=137, reason="OOMKilled"))
     assert problem is not None
     assert "OOMKilled" in problem.message
@@ -244,7 +244,7 @@ def test_an_image_that_cannot_run_the_server_is_not_a_kill(ended: Any, fruitless
     assert pods.is_fruitless(terminated(**ended)) is fruitless
 
 
-def test_the_last_words_of_such_an_image_are_repeated() -> None:
+def test_the_last_output_of_a_failing_image_is_reported() -> None:
     problem = pods.problem_of(terminated(exitCode=1, message="No module named headway_sandbox\n"))
     assert problem is not None
     assert problem.message.endswith("before its episode did: No module named headway_sandbox")
@@ -253,7 +253,7 @@ def test_the_last_words_of_such_an_image_are_repeated() -> None:
     assert "No module named headway_sandbox; build it on" in given_up.message
 
 
-def test_the_kubelets_and_the_schedulers_words_are_passed_on() -> None:
+def test_messages_of_kubelet_and_scheduler_are_passed_on() -> None:
     waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
     pulled = pods.problem_of({"status": {"phase": "Pending", "containerStatuses": [{"state": waiting}]}})
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}
@@ -281,7 +281,7 @@ def test_urls_of_ipv4_and_ipv6_addresses() -> None:
 
 
 def evaluation(folder: Path, **changes: Any) -> dict[str, str]:
-    """The variables of a broker whose job is an evaluation."""
+    """Environment variables of an evaluation's broker."""
     spec = {
         "candidates": [{"name": "base", "model": {"base": "s3://bucket/model"}}],
         "data": {"uri": "s3://bucket/test.jsonl"},
@@ -297,7 +297,7 @@ def evaluation(folder: Path, **changes: Any) -> dict[str, str]:
 
 
 def test_the_broker_serves_an_evaluation_too(tmp_path: Path) -> None:
-    """Its sandboxes carry its kind, and never the name of a training job's."""
+    """The evaluation's sandboxes have labels of its kind, never those of a training job."""
     kind, share = broker.load(evaluation(tmp_path))
     assert isinstance(kind.config, EvalConfig)
     assert broker.limits(kind).maximum == 7
@@ -353,7 +353,7 @@ def test_a_suites_broker_hands_out_only_pods_of_that_suite(tmp_path: Path) -> No
 
 
 def test_no_template_makes_a_sandbox_one_of_a_suite() -> None:
-    """It would be lost to its own broker, and reach the gateway."""
+    """With a suite's label, a sandbox would be lost to its own broker, and could reach the gateway."""
     template = {"metadata": {"labels": {names.LABEL_SUITE: "sums", "team": "rl"}}}
     labels = pods.manifest(job(podTemplate=template), PLATFORM, "p")["metadata"]["labels"]
     assert names.LABEL_SUITE not in labels
@@ -361,12 +361,12 @@ def test_no_template_makes_a_sandbox_one_of_a_suite() -> None:
 
 
 def tries(kind: pods.SandboxKind, number: int) -> bool:
-    """Whether a broker's `number`th pod tries at its start what it reaches."""
+    """Whether the broker's pod with this number tests at its start which destinations it reaches."""
     [container] = pods.manifest(kind, PLATFORM, "p", number)["spec"]["containers"]
     return {"name": names.ENV_REACH, "value": "1"} in container["env"]
 
 
-def test_the_first_pods_try_what_they_reach_for_the_preflight() -> None:
+def test_the_first_pods_probe_the_network_for_the_preflight() -> None:
     assert [tries(job(), number) for number in (0, 1, 8, 9)] == [False, True, True, False]
     config = job().config
     assert isinstance(config, JobConfig)

@@ -1,4 +1,4 @@
-"""The server in the pod, as a process: its API against the records, its wire, its ends."""
+"""The sandbox's server as a process: its API, its handling of HTTP, and how it ends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
     running.close()
 
 
-def test_an_episode_speaks_the_documents_of_the_contract(server: Server) -> None:
+def test_an_episode_uses_the_documents_of_the_contract(server: Server) -> None:
     reply = server.begin()
     assert reply.messages == [{"role": "user", "content": "count"}]
     assert [spec["function"]["name"] for spec in reply.tools] == ["add", "stop", "crash", "sleep"]
@@ -47,7 +47,7 @@ def test_the_reward_counts_actual_tool_calls_not_claimed_ones(server: Server) ->
     assert (body["reward"], body["metrics"]["calls"]) == (0.4, 1.0)
 
 
-def test_after_the_judgement_nothing_changes_it(server: Server) -> None:
+def test_nothing_changes_a_judgement(server: Server) -> None:
     server.begin()
     first = server.finish({"role": "assistant", "content": "3"})
     status, body = server.post("/tool", {"name": "add", "arguments": {"amount": 7}})
@@ -125,7 +125,7 @@ def raw(server: Server, request: bytes) -> bytes:
         (b"POST /lease HTTP/1.1\r\nContent-Length: 2\r\n\r\n{x", b"400"),
     ],
 )
-def test_what_is_not_understood_is_refused(server: Server, request_bytes: bytes, status: bytes) -> None:
+def test_invalid_http_is_refused(server: Server, request_bytes: bytes, status: bytes) -> None:
     assert raw(server, request_bytes).split(b" ")[1] == status
 
 
@@ -172,7 +172,7 @@ def test_an_unimportable_environment_exits_with_permanent_code(tmp_path: Path, e
         ([1e308, 1e308], "add up to inf"),
     ],
 )
-def test_rewards_of_turns_are_those_of_the_turns(server: Server, given: list[float], says: str) -> None:
+def test_rewards_of_turns_must_match_turns_and_reward(server: Server, given: list[float], says: str) -> None:
     server.begin(turns=given)
     status, body = server.finish(turns=2)
     problem = Problem.model_validate(body)
@@ -182,13 +182,13 @@ def test_rewards_of_turns_are_those_of_the_turns(server: Server, given: list[flo
 
 
 def test_rewards_of_turns_reach_the_coordinator(server: Server) -> None:
-    server.begin(turns=[0.1, 0.2])  # which is not exactly 0.3
+    server.begin(turns=[0.1, 0.2])  # the sum is not exactly 0.3
     assert FinishReply.model_validate(server.finish(turns=2)[1]).turn_rewards == [0.1, 0.2]
     assert server.post("/finish", {"messages": [], "truncated": False, "turns": -1})[0] == 400
 
 
 def test_an_agent_that_took_no_turn_is_judged_as_a_whole(server: Server) -> None:
-    server.begin(turns=[0.1, 0.1])  # wrong of any number of turns, and of none it is not looked at
+    server.begin(turns=[0.1, 0.1])  # wrong for any number of turns, but ignored if there are none
     reply = FinishReply.model_validate(server.finish(turns=0)[1])
     assert (reply.reward, reply.turn_rewards) == (pytest.approx(0.3), None)
 
@@ -197,7 +197,7 @@ def test_both_sides_allow_the_same_rounding() -> None:
     assert session.TURN_REWARDS_TOLERANCE == sandbox_api.TURN_REWARDS_TOLERANCE
 
 
-def test_a_sandbox_tells_what_it_reaches(server: Server) -> None:
+def test_a_sandbox_reports_which_destinations_it_reaches(server: Server) -> None:
     server.begin()
     with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
@@ -220,7 +220,7 @@ def test_a_name_server_is_asked_over_udp(server: Server) -> None:
         heard: list[bytes] = []
 
         def serve() -> None:
-            """Loses the first datagram, and answers the second."""
+            """Drop the first datagram, and answer the second."""
             for _ in range(2):
                 asked, peer = serving.recvfrom(512)
                 heard.append(asked)
@@ -257,7 +257,7 @@ def test_destinations_out_of_bounds_are_refused(server: Server, destinations: ob
     assert reach.DESTINATIONS == sandbox_api.MAX_DESTINATIONS
 
 
-def test_a_sandbox_tells_what_it_reached_at_its_start(tmp_path: Path) -> None:
+def test_a_sandbox_reports_what_it_reached_at_its_start(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as api:
         api.settimeout(20)
         where = {

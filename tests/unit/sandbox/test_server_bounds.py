@@ -1,4 +1,4 @@
-"""What a sandbox's server takes and gives has bounds, and a fault of an environment says where it is."""
+"""A sandbox's server bounds what it receives and sends, and names the place of an environment's fault."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def problem(answer: tuple[int, Any], status: int = 500) -> Problem:
 
 
 def raw(server: Server, request: bytes) -> bytes:
-    """The answer to bytes, without a word about what else might come."""
+    """Send bytes, and nothing after them. Returns the answer."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
         connection.sendall(request)
         return connection.recv(65536)
@@ -124,12 +124,12 @@ def test_a_body_of_many_values_is_refused(server: Server) -> None:
     ],
 )
 def test_a_body_is_refused_by_its_head_alone(server: Server, head: bytes, status: bytes) -> None:
-    """None of it was sent: a server that waited for it would not answer."""
+    """No part of the body is sent, so a server that waited for it would not answer."""
     server.begin()
     assert raw(server, head).split(b" ")[1] == status
 
 
-def test_strangers_make_room_for_the_holder_of_the_lease(server: Server) -> None:
+def test_strangers_connections_yield_to_the_leases_holder(server: Server) -> None:
     server.begin()
     kept = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     ask = ("POST", "/tool", json.dumps({"name": "give", "arguments": {"what": "'fine'"}}))

@@ -1,4 +1,5 @@
-"""The refund desk: what its judge accepts, what a guess is worth, and that demonstrations are rollouts."""
+"""The example environment "refund desk": what its reward accepts, and that demonstrations look like
+episodes."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def tagged(answer: dict[str, str]) -> str:
     return f"<final_output>{json.dumps(answer)}</final_output>"
 
 
-def test_the_prescribed_episode_is_worth_everything() -> None:
+def test_an_episode_by_the_procedure_gets_full_reward() -> None:
     assert judged(tagged(ANSWER)) == (1.0, 1.0)
 
 
@@ -83,7 +84,7 @@ def test_only_the_exact_form_is_read(answer: str) -> None:
     assert judged(answer) == (0.0, 0.0)
 
 
-def test_no_constant_answer_is_worth_guessing() -> None:
+def test_no_constant_answer_is_right_for_many_cases() -> None:
     answers = Counter(tuple(desk.expected_answer(case).values()) for case in desk.case_ids())
     assert answers.most_common(1)[0][1] < 0.02 * len(desk.case_ids())
 
@@ -143,7 +144,7 @@ def test_demonstrations_decode_to_what_the_chat_template_says(tokenizer: Any) ->
     assert tokenizer.encode(text) == [*shown.tokens, *tokenizer.encode("\n")]
 
 
-def test_what_is_sampled_parses_back_to_what_was_meant(tokenizer: Any) -> None:
+def test_sampled_text_is_read_back_as_the_same_message(tokenizer: Any) -> None:
     renderer = base_model.renderer_for(tokenizer)
     for message in (
         base_model.tool_call("get_stock", "lamp"),

@@ -1,4 +1,4 @@
-"""Which tasks of Inspect AI are refused because the candidate would grade itself."""
+"""Tasks of Inspect AI in which the candidate would grade itself are refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_grader_that_is_the_candidate_is_found(scorers: list[Scorer]) -> None:
     assert own_grader(task(*scorers)) == "inspect_ai/model_graded_qa"
 
 
-def test_a_grader_of_facts_is_found_by_its_own_name() -> None:
+def test_the_fact_grader_is_named_in_the_refusal() -> None:
     assert own_grader(task(model_graded_fact())) == "inspect_ai/model_graded_fact"
 
 

@@ -1,4 +1,4 @@
-"""Scores of Inspect AI as numbers: a value that cannot be read is never a wrong answer."""
+"""Scores of Inspect AI become numbers. A value that cannot be read never counts as a wrong answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A published adapter is a folder that PEFT loads as it is."""
+"""A published adapter is a folder that PEFT loads without changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headway_trainer.publish import lora
 
 
 def adapted(base: Path) -> Any:
-    """The tiny model with an adapter that does something."""
+    """The tiny model with an adapter that changes its outputs."""
     spec = ModelSpec.model_validate({"base": f"file://{base}", "dtype": "float32", "lora": {"rank": 4}})
     model: Any = models.load(base, spec, seed=0)
     with torch.no_grad():
@@ -44,7 +44,7 @@ def test_a_written_adapter_loads_with_equal_logits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("base", "named"), [("hf://Qwen/Qwen3-8B", "Qwen/Qwen3-8B"), ("s3://b/qwen", "s3://b/qwen")]
 )
-def test_a_written_adapter_names_its_base_as_others_do(tmp_path: Path, base: str, named: str) -> None:
+def test_a_written_adapter_names_its_base_as_other_tools_do(tmp_path: Path, base: str, named: str) -> None:
     model = adapted(write_model(tmp_path / "base"))
     lora.write(model, dict(model.named_parameters()), tmp_path, base)
     config = json.loads((tmp_path / "adapter_config.json").read_text())

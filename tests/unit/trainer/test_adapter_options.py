@@ -1,4 +1,5 @@
-"""rsLoRA and dropout of an adapter: what is trained, what is served, and when anything is dropped."""
+"""rsLoRA and dropout of an adapter: training and serving use the same scale, and dropout acts only in
+training."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def logits(model: Any) -> Tensor:
 
 @pytest.mark.parametrize(("rs_lora", "scale"), [(False, ALPHA / RANK), (True, ALPHA / math.sqrt(RANK))])
 def test_the_adapter_has_the_scale_of_its_paper(base: Path, rs_lora: bool, scale: float) -> None:
-    """alpha / r (arXiv 2106.09685), or alpha / sqrt(r) (arXiv 2312.03732): W + scale B A, by hand."""
+    """The scale is alpha / r (arXiv 2106.09685) or alpha / sqrt(r) (arXiv 2312.03732). Checks W + scale B A
+    by hand."""
     model = adapted(base, rsLora=rs_lora)
     assert set(scales(model).values()) == {scale}
     merged = models.load(base, ModelSpec(base=f"file://{base}", dtype="float32", full={}), seed=0)
@@ -69,8 +71,8 @@ def test_the_adapter_has_the_scale_of_its_paper(base: Path, rs_lora: bool, scale
 
 
 @pytest.mark.parametrize("rs_lora", [False, True])
-def test_what_servers_read_has_the_scale_that_is_trained(base: Path, tmp_path: Path, rs_lora: bool) -> None:
-    """vLLM reads `use_rslora` of adapter_config.json; the formula is its own."""
+def test_servers_use_the_scale_that_is_trained(base: Path, tmp_path: Path, rs_lora: bool) -> None:
+    """vLLM reads `use_rslora` from adapter_config.json. The test repeats vLLM's formula."""
     helper = pytest.importorskip("vllm.lora.peft_helper", reason="the learner's image has no vLLM")
     model = adapted(base, rsLora=rs_lora, dropout=0.1)
     write(model, {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}, tmp_path, "b")
@@ -82,7 +84,7 @@ def test_what_servers_read_has_the_scale_that_is_trained(base: Path, tmp_path: P
 
 
 class Recording:
-    """Keeps the gradient of each optimizer step, and takes none."""
+    """An engine that records the gradient of each optimizer step, and changes no weight."""
 
     def __init__(self, model: Any, updates: int = 0) -> None:
         self.model, self.updates = model, updates
@@ -131,7 +133,7 @@ def test_dropout_depends_only_on_seed_step_and_micro_batch(base: Path) -> None:
     model = adapted(base, dropout=0.5)
     first, second, third = gradients(model, steps=3)
     torch.manual_seed(99)
-    again = gradients(model, steps=2, first=1)  # one that resumed after the first step
+    again = gradients(model, steps=2, first=1)  # an engine that resumed after the first step
     torch.testing.assert_close(torch.stack(again), torch.stack([second, third]), atol=0, rtol=0)
     assert not torch.allclose(first, second, rtol=1e-2)
     assert not torch.allclose(gradients(model, seed=1)[0], first, rtol=1e-2)
@@ -146,7 +148,7 @@ def test_without_dropout_no_random_number_is_drawn(base: Path) -> None:
 
 
 def test_dropout_keeps_the_mean_of_the_adapter(base: Path) -> None:
-    """Inputs of a module are kept with probability 1 - p and divided by it."""
+    """Each input of a module is kept with probability 1 - p, and then divided by 1 - p."""
     model = adapted(base, dropout=0.25)
     [layer, *_] = [m for path, m in model.named_modules() if path.endswith("q_proj")]
     inputs = torch.randn(1, layer.in_features, generator=torch.Generator().manual_seed(0))
@@ -161,7 +163,7 @@ def test_dropout_keeps_the_mean_of_the_adapter(base: Path) -> None:
     assert float(spread.std()) > 0
 
 
-def test_an_adapter_that_is_begun_adds_nothing(base: Path) -> None:
+def test_a_new_adapter_changes_no_output(base: Path) -> None:
     begun = adapted(base, trained=False, rsLora=True, dropout=0.3)
     whole = models.load(base, ModelSpec(base=f"file://{base}", dtype="float32", full={}), seed=0)
     np.testing.assert_allclose(logits(begun), logits(whole), atol=1e-6)

@@ -1,4 +1,4 @@
-"""Advantages against closed forms, numbers worked out by hand, NumPy, and what all must keep."""
+"""Advantages against closed forms, numbers worked out by hand and NumPy, and properties of all methods."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def by_turns(*turn_rewards: float, tokens: int = 1) -> Scored:
 
 @st.composite
 def batches(draw: st.DrawFn, smallest: int = 2) -> list[list[Scored]]:
-    """Ragged groups of ragged episodes with whole rewards, some of them of turns."""
+    """Groups of unequal sizes. Episodes have unequal lengths and integer rewards, some of them by turn."""
 
     def one() -> Scored:
         turns = draw(st.integers(1, 4))
@@ -93,7 +93,7 @@ def test_each_method_equals_a_calculation_by_hand(
     np.testing.assert_allclose(np.ravel(of_group(method, group, chosen)), expected, atol=1e-12)
 
 
-def test_gpg_scales_up_for_groups_that_say_nothing() -> None:
+def test_gpg_scales_up_for_groups_without_a_gradient() -> None:
     groups = [[episode(1.0), episode(0.0)], [episode(1.0)] * 4]
     found = ADVANTAGES["gpg"](groups, STD)
     np.testing.assert_allclose(flat(found), [3 * 0.5, 3 * -0.5, 0, 0, 0, 0])
@@ -124,7 +124,7 @@ def test_per_turn_equals_a_calculation_by_hand() -> None:
     np.testing.assert_allclose(found[2], [4 - 7 / 3])
 
 
-def test_a_turn_that_one_episode_alone_reached_says_nothing() -> None:
+def test_a_turn_only_one_episode_reached_has_zero_advantage() -> None:
     found = of_group("group_based_per_turn", [by_turns(1, 0, 5), by_turns(0, 2)])
     assert found[0][2] == 0.0
 
@@ -156,12 +156,13 @@ def test_std_agrees_with_numpy(values: list[float]) -> None:
 def test_equal_rewards_have_no_advantage_at_all(
     method: str, value: float, size: int, chosen: AdvantageSettings
 ) -> None:
-    # 0.1 has no exact mean: a deviation of rounding error must not be divided by itself.
+    # The mean of equal values such as 0.1 may be inexact. A deviation of rounding errors must not be a
+    # divisor.
     assert not np.any(of_group(method, [episode(value, 1 + n) for n in range(size)], chosen))
 
 
 SUMS = [0.1 + 0.2, 0.3, 0.3]
-"""Of the same parts in another order, 6e-17 apart."""
+"""Sums of the same parts in different orders. They differ by up to 6e-17."""
 
 
 @pytest.mark.parametrize("method", BASELINED)
@@ -176,12 +177,13 @@ def test_rewards_equal_up_to_rounding_have_zero_advantage(method: str, size: flo
     assert not np.any(of_group("group_based_per_turn", by_turn))
 
 
-def test_the_best_that_is_so_by_rounding_alone_is_not_the_best() -> None:
+def test_the_best_reward_must_be_best_beyond_rounding() -> None:
     assert not np.any(of_group("grpo_passk", [episode(r) for r in (*SUMS, 0.0)]))
 
 
 def test_float32_sums_in_another_order_are_the_same_reward() -> None:
-    """They differ by a few of its roundings, which a standard deviation near 0 would blow up to 0.1."""
+    """The sums differ by a few rounding errors of float32, which division by a tiny deviation would enlarge
+    to 0.1."""
     parts = np.random.default_rng(0).random(9).astype(np.float32)
     orders = [np.random.default_rng(seed).permutation(parts) for seed in range(8)]
     sums = [float(np.add.reduce(order)) for order in orders]
@@ -189,7 +191,7 @@ def test_float32_sums_in_another_order_are_the_same_reward() -> None:
     assert 1e-9 < max(sums) - min(sums) < 1e-5
     for method in ("group_based", "rloo", "opo", "grpo_passk", "gpg", "reinforce_pp_baseline"):
         assert not np.any(of_group(method, [episode(reward) for reward in sums])), method
-    # A step of float32's last digits is the same; a part in a hundred thousand is not.
+    # A difference of a few last digits of float32 is ignored, but one of 1 in 30,000 is not.
     assert np.all(of_group("group_based", [episode(float(np.float32(r))) for r in (0.3, 0.30001)]))
 
 
@@ -221,7 +223,8 @@ def test_permuting_a_batch_permutes_its_advantages(
 def test_a_constant_added_to_every_reward_changes_nothing(
     method: str, groups: list[list[Scored]], shift: int, chosen: AdvantageSettings
 ) -> None:
-    # Rewards of turns take it at their last turn only where all have as many: it stands for a final reward.
+    # The constant stands for a final reward. By turns it belongs to the last turn, if all episodes have as
+    # many.
     plain = [[Scored(e.reward, e.turn_tokens) for e in group] for group in groups]
     moved = [[Scored(e.reward + shift, e.turn_tokens) for e in group] for group in plain]
     np.testing.assert_allclose(
@@ -245,7 +248,7 @@ def test_a_constant_on_the_last_turn_keeps_per_turn_advantages(
 
 @CALM
 @given(rewards, settings)
-def test_advantages_sum_to_nothing(values: list[float], chosen: AdvantageSettings) -> None:
+def test_advantages_of_a_group_sum_to_zero(values: list[float], chosen: AdvantageSettings) -> None:
     found = group_based(np.array(values), np.ones(len(values)), chosen)
     assert abs(found.sum()) < 1e-7 * (1 + max(map(abs, values)))
 
@@ -263,7 +266,7 @@ def test_a_lone_episode_says_nothing(method: str) -> None:
     assert of_group(method, [episode(3.0, 2, 1)]) == [[0.0, 0.0]]
 
 
-def test_of_a_lone_episode_rloo_and_monte_carlo_leave_the_reward() -> None:
+def test_a_lone_episode_keeps_its_reward_in_rloo_and_mc() -> None:
     assert of_group("rloo", [episode(3.0, 2)]) == [[3.0]]
     assert of_group("monte_carlo", [episode(3.0, 2)]) == [[3.0]]
 

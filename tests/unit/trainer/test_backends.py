@@ -1,4 +1,4 @@
-"""What each way of publishing leaves in the store, and when a delta gives way to all weights."""
+"""What each way of publishing writes to the store, and when full weights replace a delta."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def version(step: int, incarnation: int = 0) -> PolicyVersion:
 
 
 class Trained:
-    """A tiny model in bfloat16 that is published step after step."""
+    """A tiny model in bfloat16 that is published at each step."""
 
     def __init__(self, folder: Path, **lora: Any) -> None:
         self.folder = folder
@@ -51,7 +51,7 @@ class Trained:
         return DeltaPublisher(self.model, self.base, scratch, full_every=full_every, whole=whole)
 
     def step(self, share: float = 0.01) -> None:
-        """Change a share of the elements."""
+        """Change this share of the elements, as an optimizer step would."""
         with torch.no_grad():
             for parameter in self.model.parameters():
                 parameter += (torch.rand_like(parameter, dtype=torch.float32) < share) * 0.05
@@ -64,7 +64,7 @@ class Trained:
         return published
 
     def publisher(self) -> Publisher:
-        """As a learner has that has just been started: it knows nothing of what it published before."""
+        """A publisher as a newly started learner has it. It does not know what was published before."""
         spec = learner_rig.job(self.folder, self.base, dtype="bfloat16").spec
         engine: Any = SimpleNamespace(model=self.model, tensors=lambda **_: self.model.named_parameters())
         policy: Any = None
@@ -87,7 +87,7 @@ def trained(tmp_path: Path) -> Trained:
 
 
 class Writes(FileStore):
-    """In which order objects are written."""
+    """A store that records the order in which objects are written."""
 
     def __init__(self) -> None:
         self.written: list[str] = []
@@ -130,7 +130,7 @@ def test_a_delta_on_the_previous_version_yields_exact_weights(trained: Trained) 
     assert made.read_bytes() == (trained.at(9) / MODEL_FILE).read_bytes()
 
 
-def test_a_chain_ends_after_so_many_versions(trained: Trained) -> None:
+def test_a_chain_has_a_maximum_length(trained: Trained) -> None:
     publisher, found = trained.delta(full_every=3), []
     for step in range(7):
         trained.step()
@@ -139,7 +139,7 @@ def test_a_chain_ends_after_so_many_versions(trained: Trained) -> None:
     assert [[link.version.step for link in one.chain] for one in found[3:6]] == [[], [3], [3, 4]]
 
 
-def test_what_people_may_serve_is_whole(trained: Trained) -> None:
+def test_versions_that_people_may_serve_are_published_whole(trained: Trained) -> None:
     publisher = trained.delta(whole=lambda step: served(step, evaluated_every=2, checkpoint_every=1))
     found = []
     for step in range(6):
@@ -161,7 +161,7 @@ def test_what_people_may_serve_is_whole(trained: Trained) -> None:
     assert [served(step, evaluated_every=0, checkpoint_every=2) for step in (2, 3)] == [True, False]
 
 
-def test_where_everything_changes_all_weights_are_smaller(trained: Trained) -> None:
+def test_full_weights_are_published_if_a_delta_is_larger(trained: Trained) -> None:
     publisher = trained.delta()
     trained.publish(publisher, 0)
     with torch.no_grad():
@@ -205,7 +205,7 @@ def test_full_weights_are_published_after_a_failed_upload(
         ([0], version(1, incarnation=1), False),
     ],
 )
-def test_a_delta_is_built_on_the_step_before_in_the_same_life(
+def test_a_delta_needs_the_step_before_in_the_same_incarnation(
     chain: list[int], at: PolicyVersion, expected: bool
 ) -> None:
     links = [WeightsLink(version=version(step), uri="", files=[]) for step in chain]
@@ -221,5 +221,5 @@ def test_a_delta_is_built_on_the_step_before_in_the_same_life(
         ("delta", "float32", "delta"),
     ],
 )
-def test_auto_is_delta_where_few_elements_change(backend: str, dtype: str, expected: str) -> None:
+def test_auto_means_delta_if_few_elements_change(backend: str, dtype: str, expected: str) -> None:
     assert WeightsSpec.model_validate({"backend": backend}).chosen(dtype) == expected

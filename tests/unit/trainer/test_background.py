@@ -1,4 +1,4 @@
-"""A checkpoint's upload beside training: one at a time, and its failure is not lost."""
+"""Background work such as a checkpoint's upload: one piece at a time, and its failure is not lost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_the_next_piece_of_work_waits_for_the_one_before() -> None:
     assert done == ["first", "second"]
 
 
-def test_a_failure_comes_up_once_where_it_is_waited_for() -> None:
+def test_a_failure_is_raised_once_by_the_wait() -> None:
     background = Background()
 
     def broken() -> None:
@@ -37,7 +37,7 @@ def test_a_failure_comes_up_once_where_it_is_waited_for() -> None:
     background.wait()
 
 
-def test_a_failure_comes_up_where_training_goes_on() -> None:
+def test_a_failure_is_raised_by_a_check_during_training() -> None:
     background, failed = Background(), threading.Event()
 
     def broken() -> None:
@@ -51,7 +51,7 @@ def test_a_failure_comes_up_where_training_goes_on() -> None:
             background.raise_failure()
 
 
-def test_work_that_goes_on_raises_nothing() -> None:
+def test_running_work_raises_nothing() -> None:
     background, free = Background(), threading.Event()
 
     def work() -> None:

@@ -1,4 +1,4 @@
-"""The fixed sequence by which servers prove their weights."""
+"""The canary: a fixed sequence with which servers prove their weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ VOCABULARY = 8
 
 
 class Scripted:
-    """Gives every token the same logit, and one of the first position `odd`."""
+    """A model that gives every token the same logit, except one token at the first position, which gets
+    `odd`."""
 
     def __init__(self, odd: float) -> None:
         self._odd = odd

@@ -1,4 +1,4 @@
-"""Checkpoints that cannot be resumed: what the learner says, and whether it is retried."""
+"""Checkpoints that cannot be resumed: the learner's error, and whether it is retriable."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headway_trainer.engine import Engine
 from headway_trainer.ranks import Ranks
 
 UNTOUCHED = cast(Engine, SimpleNamespace(replicated=False))
-"""Nothing is loaded into an engine before all of a checkpoint is there."""
+"""An engine that these tests never load, because their checkpoints are incomplete."""
 ONE = Ranks(0, 0, 1, None)
 
 
@@ -59,7 +59,7 @@ def test_a_damaged_checkpoint_is_retriable_and_names_latest_json(
 def test_a_failed_conversion_to_a_new_process_count_is_retriable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
-    """Be it that the conversion fails, or that it is not done in time."""
+    """The conversion may fail or take too long."""
     monkeypatch.setattr(resize, "SECONDS", seconds)
     folder = tmp_path / "checkpoint"
     folder.mkdir()
@@ -73,8 +73,9 @@ def test_a_failed_conversion_to_a_new_process_count_is_retriable(
     assert ("it did not finish within" in error.termination.message) == (seconds < 1)
 
 
-def test_a_wait_for_a_checkpoint_lasts_as_long_as_needed() -> None:
-    """The conversion and another node's upload are bounded; liveness must not end what they let go on."""
+def test_time_limits_let_a_wait_for_a_checkpoint_finish() -> None:
+    """The conversion and another node's upload have time limits. The liveness probe must not end a wait
+    within them."""
     waits = ranks.CONTROL_TIMEOUT.total_seconds()
     assert waits > max(resize.SECONDS, state.PART_SECONDS)
     assert waits + resize.SECONDS < probes.STALL

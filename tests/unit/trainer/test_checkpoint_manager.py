@@ -1,4 +1,4 @@
-"""One learner's checkpoints in the store, beside what its predecessors and people have left there."""
+"""A learner's checkpoints in the store, which may also hold files of predecessors and of people."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Value = TypeVar("Value")
 
 
 class Files(FileStore):
-    """Notes what is deleted, in order and what together, and lets a test hold an upload up."""
+    """A store that records each request to delete, in order, and calls a hook before each upload."""
 
     def __init__(self) -> None:
         self.deleted: list[list[str]] = []
@@ -54,7 +54,7 @@ class Files(FileStore):
 
 
 class Counting:
-    """An engine whose state is a word; each rank writes files of its own."""
+    """An engine whose state is a word. Each rank writes its own files."""
 
     replicated = False
     updates = 1
@@ -75,7 +75,7 @@ class Counting:
 
 
 class Process:
-    """A learner as far as its checkpoints go: takes steps, makes checkpoints, deletes."""
+    """The part of a learner that takes steps, and makes and deletes checkpoints."""
 
     def __init__(self, folder: Path, layout: Layout, name: str, ranks: Ranks = ONE, **spec: int) -> None:
         self.ranks = ranks
@@ -102,7 +102,7 @@ class Process:
         return rig.report(step).model_copy(update={"version": version})
 
     def take(self, *steps: int) -> None:
-        """Without waiting for the checkpoint."""
+        """Take steps without waiting for their checkpoints."""
         for step in steps:
             if self.ranks.first:
                 self.journal.take(self.report(step))
@@ -129,13 +129,13 @@ def start(tmp_path: Path, layout: Layout) -> Callable[..., Process]:
 
 
 def folders(layout: Layout) -> list[str]:
-    """Checkpoints in the store that have any file, as step/start."""
+    """Folders of checkpoints that have any file, as "step/start"."""
     root = Path(layout.checkpoints.removeprefix("file://"))
     return sorted({"/".join(p.relative_to(root).parts[:2]) for p in root.rglob("*") if p.is_file()})
 
 
 class Hung:
-    """An upload that hangs before a file of its choice, in a process that nobody hears from."""
+    """Makes a process hang in an upload, after it has uploaded `files` files."""
 
     def __init__(self, process: Process, files: int) -> None:
         self.reached, self.goes_on = threading.Event(), threading.Event()
@@ -153,7 +153,8 @@ class Hung:
 def test_a_hung_upload_that_resumes_keeps_successors_checkpoint(
     start: Callable[..., Process], layout: Layout, uploaded: int
 ) -> None:
-    """Both learners make a checkpoint of the same step. The older one is killed meanwhile, or finishes."""
+    """Both learners make a checkpoint of the same step. The older learner is killed meanwhile, or
+    finishes."""
     old = start("old")
     old.durable(10)
     hung = Hung(old, uploaded)
@@ -197,14 +198,14 @@ def test_a_replaced_learner_uploads_and_deletes_nothing(
 
 
 class Meeting:
-    """Where two nodes meet, with a process each; neither waits long for the other."""
+    """A rendezvous of two nodes with one process each. Waits time out after 30 s."""
 
     def __init__(self) -> None:
         self.values: list[object] = [None, None]
         self.both = threading.Barrier(2, timeout=30)
 
     def live(self, work: Callable[[Ranks], Value]) -> list[Value]:
-        """What becomes of `work` on each node."""
+        """Run `work` on both nodes at once. Returns the results."""
         with ThreadPoolExecutor(2) as nodes:
             return list(nodes.map(work, [Node(0, 0, 2, None, self), Node(1, 0, 2, None, self)]))
 
@@ -230,7 +231,7 @@ class Node(Ranks):
 
 
 class Absent:
-    """A store that is unavailable for so many uploads of a process."""
+    """Makes the store unavailable for the next `times` uploads of a process."""
 
     def __init__(self, process: Process, times: int) -> None:
         self.left = times
@@ -243,7 +244,7 @@ class Absent:
 
 
 def until_over(process: Process) -> None:
-    """As the loop looks: now and then, until nothing is under way."""
+    """Check repeatedly, as the learner's loop does, until no upload is running."""
     while process.checkpointer._background._work is not None:
         process.checkpointer.check()
 
@@ -259,7 +260,7 @@ def test_an_upload_that_failed_is_made_again_from_the_snapshot(start: Callable[.
 
 
 def test_a_stop_after_a_failed_upload_saves_the_state(start: Callable[..., Process]) -> None:
-    """Of the step whose upload failed, or of a newer one."""
+    """The saved state may be of the step whose upload failed, or of a newer step."""
     process = start("first")
     Absent(process, 1)
     process.take(5)
@@ -276,10 +277,10 @@ def test_a_stop_after_a_failed_upload_saves_the_state(start: Callable[..., Proce
 
 
 @pytest.mark.parametrize("unavailable", [0, 1])
-def test_no_node_waits_for_what_another_has_given_up(
+def test_no_node_waits_for_a_checkpoint_another_gave_up(
     unavailable: int, tmp_path: Path, layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store is unavailable for one of two nodes; the next checkpoint replaces the lost one on both."""
+    """The store is unavailable for one of two nodes. The next checkpoint replaces the lost one on both."""
     monkeypatch.setattr(state, "PART_SECONDS", 20.0)
 
     def work(ranks: Ranks) -> int:
@@ -299,8 +300,8 @@ def test_no_node_waits_for_what_another_has_given_up(
     assert {file.name for file in found.state.files} >= {"weights_0.pt", "weights_1.pt"}
 
 
-def test_a_step_that_was_a_change_makes_a_checkpoint(start: Callable[..., Process], layout: Layout) -> None:
-    """A refused change makes none: nothing would be lost with it."""
+def test_a_step_with_a_directive_makes_a_checkpoint(start: Callable[..., Process], layout: Layout) -> None:
+    """A refused change makes no checkpoint, because nothing would be lost without one."""
     process = start("only")
     process.durable(5)
     directive = Directive(remedy="RollBack", restore=[5])
@@ -313,10 +314,11 @@ def test_a_step_that_was_a_change_makes_a_checkpoint(start: Callable[..., Proces
     assert folders(layout) == ["000005/000000", "000007/000000"]
 
 
-def test_what_can_be_gone_back_to_is_whole_and_of_this_line(
+def test_only_whole_checkpoints_of_this_branch_can_be_restored(
     start: Callable[..., Process], layout: Layout
 ) -> None:
-    """Set back to 10, the learner takes 11 to 14 again; a checkpoint of 15 is of the line it left."""
+    """Set back to 10, the learner takes 11 to 14 again. The checkpoint of 15 belongs to the abandoned
+    branch."""
     first = start("first", keep_last=9)
     first.durable(*range(5, 16))
     first.store.put(f"{layout.checkpoint_of(7, 0)}/weights.pt", b"half")
@@ -358,7 +360,7 @@ def test_a_store_that_stays_unavailable_ends_a_learner(start: Callable[..., Proc
         process.checkpointer.settle()
 
 
-def test_the_stores_absence_is_logged_where_it_ends_the_process(
+def test_a_lost_store_is_logged_as_the_processs_end(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def unavailable(environ: object) -> None:
@@ -371,7 +373,7 @@ def test_the_stores_absence_is_logged_where_it_ends_the_process(
     assert "StoreUnavailable: no good answer for 600 s" in capsys.readouterr().err
 
 
-def test_absences_far_apart_are_not_added_up(start: Callable[..., Process]) -> None:
+def test_separate_outages_of_the_store_are_not_added_up(start: Callable[..., Process]) -> None:
     process = start("first")
     for step in (5, 10, 15):
         Absent(process, 1)
@@ -380,7 +382,7 @@ def test_absences_far_apart_are_not_added_up(start: Callable[..., Process]) -> N
         assert process.checkpointer.durable == step
 
 
-def test_one_that_was_replaced_exports_nothing(start: Callable[..., Process]) -> None:
+def test_a_replaced_learner_exports_nothing(start: Callable[..., Process]) -> None:
     old = start("old")
     written: list[StepReport] = []
     publisher = SimpleNamespace(complete=lambda store, newest: written.append(newest))
@@ -394,7 +396,7 @@ def test_one_that_was_replaced_exports_nothing(start: Callable[..., Process]) ->
     assert len(written) == 1
 
 
-def test_a_write_under_way_when_it_hung_hides_no_checkpoint(
+def test_a_hung_learners_late_write_hides_no_checkpoint(
     start: Callable[..., Process], layout: Layout
 ) -> None:
     """The old learner's report.json arrives long after its successor has made a checkpoint of that step."""
@@ -430,7 +432,7 @@ def test_a_torn_checkpoint_is_deleted_and_never_resumed(
     assert folders(layout) == ["000010/000000", "000020/000001", "000025/000001"]
 
 
-def test_what_an_undone_branch_left_counts_for_nothing(start: Callable[..., Process], layout: Layout) -> None:
+def test_checkpoints_of_an_undone_branch_do_not_count(start: Callable[..., Process], layout: Layout) -> None:
     """Set back to 10, the learner takes 11 to 20 again, by way of 12 instead of 15."""
     first = start("first", keep_last=9)
     first.durable(*range(5, 21))
@@ -452,15 +454,13 @@ def test_what_an_undone_branch_left_counts_for_nothing(start: Callable[..., Proc
     assert folders(layout) == ["000016/000001", "000020/000001"]
 
 
-def test_what_makes_a_checkpoint_whole_is_deleted_first(
-    start: Callable[..., Process], layout: Layout
-) -> None:
+def test_the_report_of_a_checkpoint_is_deleted_first(start: Callable[..., Process], layout: Layout) -> None:
     process = start("only", keep_last=1)
     process.durable(5, 10, 15)
     gone = iter(process.store.deleted)
     for step, (reports, others) in zip((5, 10), zip(gone, gone, strict=True), strict=True):
         assert reports == [layout.checkpoint_report(step, 0)]
-        assert len(others) == 4  # with the random state and the part of the manifest
+        assert len(others) == 4  # including the random state and this rank's part of the manifest
         assert all(uri.startswith(layout.checkpoint(step)) for uri in others)
 
 
@@ -476,7 +476,8 @@ def test_many_old_checkpoints_go_in_two_requests(start: Callable[..., Process], 
 def test_pruning_keeps_and_lists_a_checkpoint_being_written(
     start: Callable[..., Process], layout: Layout, uploaded: bool
 ) -> None:
-    """Weights of the steps that `prune` names stay: the one under way is among them before its first file."""
+    """`prune` returns steps whose weights stay. They include a checkpoint in progress before its first file
+    exists."""
     process = start("only", keep_last=1)
     process.durable(5, 10)
     hung = Hung(process, int(uploaded))
@@ -489,7 +490,7 @@ def test_pruning_keeps_and_lists_a_checkpoint_being_written(
     assert process.checkpointer.durable == 15
 
 
-def test_a_copy_that_a_person_made_is_left_alone(start: Callable[..., Process], layout: Layout) -> None:
+def test_a_persons_copy_of_a_checkpoint_is_not_deleted(start: Callable[..., Process], layout: Layout) -> None:
     process = start("only", keep_last=1)
     process.durable(5)
     copy = f"{layout.checkpoints}/000005-copy/000000/report.json"
@@ -501,7 +502,7 @@ def test_a_copy_that_a_person_made_is_left_alone(start: Callable[..., Process], 
 def test_a_step_costs_the_store_few_requests(
     start: Callable[..., Process], layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each is paid for, and waited for: what was read of a checkpoint once is not read again."""
+    """Requests cost money and time, so nothing that was read of a checkpoint is read again."""
     first = start("first", keep_last=3)
     first.durable(*range(16))
     process = start("second", keep_last=3)

@@ -1,4 +1,5 @@
-"""Log-probabilities in chunks: the numbers of all logits at once, in memory that no length makes grow."""
+"""Log-probabilities computed in chunks equal those of all logits at once, in memory independent of the
+length."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from headway_trainer.policy import MicroBatch, Policy, Prediction, micro_batch
 
 CPU = torch.device("cpu")
 CHUNK = 8
-"""Positions."""
+"""Positions in a chunk."""
 LORA = {"rank": 4, "alpha": 8}
 
 
@@ -73,7 +74,7 @@ def gradient(model: Any, value: Tensor) -> Tensor:
 
 
 class Widest(TorchDispatchMode):
-    """The most positions that any tensor of logits has had."""
+    """Records the largest number of positions of any tensor of logits."""
 
     def __init__(self, weight: Tensor) -> None:
         super().__init__()
@@ -94,7 +95,7 @@ class Widest(TorchDispatchMode):
 
 @contextlib.contextmanager
 def saved_logits() -> Iterator[list[int]]:
-    """Positions of each tensor of logits that is kept for the backward pass."""
+    """Yields a list of the positions of each tensor of logits that is kept for the backward pass."""
     kept: list[int] = []
 
     def pack(tensor: Tensor) -> Tensor:
@@ -140,7 +141,7 @@ def test_memory_holds_one_chunk_of_logits_at_any_length(
         assert kept == []
 
 
-def test_what_is_counted_is_seen_where_nothing_is_chunked(folder: Path) -> None:
+def test_the_counters_see_the_logits_of_an_unchunked_head(folder: Path) -> None:
     model, batch = model_of(folder), batch_of(2)
     with Widest(head.output_head(model).weight) as widest, saved_logits() as kept:  # type: ignore[arg-type]
         Policy(model, model, temperature=0.7)(batch)
@@ -148,7 +149,7 @@ def test_what_is_counted_is_seen_where_nothing_is_chunked(folder: Path) -> None:
     assert len(batch.targets_T) in kept
 
 
-def test_entropy_has_a_gradient_where_asked_for(folder: Path) -> None:
+def test_entropy_has_a_gradient_if_requested(folder: Path) -> None:
     model, batch = model_of(folder), batch_of(1)
     found = gradient(model, chunked(model)(batch, entropy_gradient=True).entropy_T.sum())
     logits_LV = model(batch.tokens_BL).logits[0, batch.positions_T] / 0.7
@@ -187,5 +188,5 @@ def test_there_is_no_reference_without_adapter_or_copy(folder: Path) -> None:
         chunked(model_of(folder)).reference(batch_of(1))
 
 
-def test_a_head_with_an_adapter_is_called_whole(folder: Path) -> None:
+def test_a_head_with_an_adapter_is_not_chunked(folder: Path) -> None:
     assert head.finish(model_of(folder, lora=LORA | {"targets": ["lm_head", "q_proj"]})) is None

@@ -1,4 +1,4 @@
-"""The learner's HTTP client against a real server on the loopback that misbehaves in every way it can."""
+"""The learner's HTTP client against a real server on the loopback that misbehaves in many ways."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ async def test_a_restarted_coordinator_wants_the_step_announced() -> None:
             await off_loop(lambda: here.poll(1))
 
 
-async def test_a_coordinator_that_says_that_it_is_starting_is_not_away() -> None:
-    """It may read for longer than the learner has patience with one that says nothing."""
+async def test_a_starting_coordinator_does_not_count_as_unreachable() -> None:
+    """A starting coordinator may read its store for longer than the learner waits for a silent one."""
     asked = 0
 
     async def answer(request: web.Request) -> web.Response:
@@ -88,7 +88,7 @@ async def test_a_coordinator_that_says_that_it_is_starting_is_not_away() -> None
 
 
 @pytest.mark.parametrize("fault", ["503", "drop"])
-async def test_faults_are_outlasted(fault: str) -> None:
+async def test_temporary_faults_are_retried(fault: str) -> None:
     turn = itertools.count()
 
     def fails_twice_of_three(request: web.Request) -> str | None:
@@ -116,7 +116,7 @@ async def test_an_unreachable_coordinator_ends_the_process_retriably() -> None:
 async def test_an_unanswered_poll_times_out_shortly_after_its_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A short poll does not wait as long as a long one: somebody may stop the learner meanwhile."""
+    """A short poll must end sooner than a long one, because somebody may stop the learner meanwhile."""
     monkeypatch.setattr(client, "SILENCE", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         here = CoordinatorClient(f"http://127.0.0.1:{deaf.getsockname()[1]}", TO_COORDINATOR)
@@ -126,17 +126,17 @@ async def test_an_unanswered_poll_times_out_shortly_after_its_wait(
             assert wait + 0.2 <= time.monotonic() - started < wait + 15
 
 
-async def test_an_answer_ends_the_silence() -> None:
+async def test_an_answer_resets_the_patience() -> None:
     turn = itertools.count()
     served = rig.ScriptedCoordinator([], fault=lambda request: "503" if next(turn) % 2 else None, hold=100)
     async with served.serving() as url:
         here = CoordinatorClient(url, TO_COORDINATOR, patience=0.05)
         await off_loop(lambda: here.announce(rig.report(0)))
-        for _ in range(30):  # half of them unanswered, for longer in all than the patience
+        for _ in range(30):  # half of them get no answer, in total for longer than the patience
             assert await off_loop(lambda: here.poll(1)) is None
 
 
-async def test_a_wrong_key_is_not_tried_for_ever() -> None:
+async def test_a_wrong_key_is_not_retried() -> None:
     async with rig.ScriptedCoordinator([]).serving() as url:
         here = CoordinatorClient(url, "another job's key")
         with pytest.raises(JobError, match="401") as refused:

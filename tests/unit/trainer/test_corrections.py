@@ -1,4 +1,4 @@
-"""Off-policy corrections against their papers' formulas, written down in plain Python."""
+"""Off-policy corrections against the formulas of their papers, in plain Python."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS = [0, 0, 0, 1, 2, 2]
 
 
 def drawn(seed: int) -> tuple[list[float], list[float]]:
-    """Log-probabilities of six tokens by the servers and by the learner before the first step."""
+    """Log-probabilities of six tokens, by the servers, and by the learner before the first step."""
     numbers = np.random.default_rng(seed)
     servers = -numbers.uniform(0.1, 4.0, len(ROWS))
     return servers.tolist(), (servers + numbers.normal(0, 0.8, len(ROWS))).tolist()
@@ -30,7 +30,7 @@ def icepop(servers: list[float], learners: list[float], floor: float, cap: float
 
 
 def sequence_tis(servers: list[float], learners: list[float], cap: float) -> list[float]:
-    """min(prod_t p_train / p_infer, cap), by the sequence: every token of it has the same."""
+    """min(prod_t p_train / p_infer, cap) over a sequence. All its tokens have the same weight."""
     products = dict.fromkeys(ROWS, 1.0)
     for row, mine, theirs in zip(ROWS, learners, servers, strict=True):
         products[row] *= math.exp(mine) / math.exp(theirs)
@@ -38,7 +38,8 @@ def sequence_tis(servers: list[float], learners: list[float], cap: float) -> lis
 
 
 def found(chosen: dict[str, Any], servers: list[float], learners: list[float]) -> Any:
-    """Loss, its gradient by the new log-probabilities, and the weights, of tokens with ppo's loss."""
+    """Loss of the tokens with ppo, its gradient by the new log-probabilities, and the weights of the
+    correction."""
     objective = Objective.of(AlgorithmSpec.model_validate(chosen))
     new_T = torch.tensor(learners, dtype=torch.float64) + 0.05
     new_T.requires_grad_()
@@ -80,7 +81,7 @@ def test_sequence_tis_weighs_every_token_by_its_rows_product(seed: int, cap: flo
 
 
 def by_hand(loss: float, gradient: Any, weights: list[float]) -> None:
-    """PPO at a ratio of e^0.05, which no bound acts on, each token times its weight."""
+    """Check PPO at a ratio of e^0.05, which no bound clips, with each token times its weight."""
     ratio, advantages = math.exp(0.05), [1.0, -2.0, 0.5, 1.5, -1.0, 3.0]
     parts = [-w * ratio * a / len(ROWS) for w, a in zip(weights, advantages, strict=True)]
     assert loss == pytest.approx(sum(parts), rel=1e-9)
@@ -88,7 +89,7 @@ def by_hand(loss: float, gradient: Any, weights: list[float]) -> None:
 
 
 @pytest.mark.parametrize("name", ["icepop", "sequence_tis"])
-def test_equal_policies_weigh_1(name: str) -> None:
+def test_equal_policies_have_weight_1(name: str) -> None:
     servers, _ = drawn(0)
     _, _, weights = found({"correction": name}, servers, servers)
     assert weights.tolist() == [1.0] * len(ROWS)

@@ -1,4 +1,4 @@
-"""What the learner writes of a step is what a server makes of it, bit for bit."""
+"""A delta that the learner writes gives a server exactly the learner's weights, bit for bit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WIDTHS = st.sampled_from([np.uint8, np.uint16, np.uint32, np.uint64])
 
 @st.composite
 def steps(draw: st.DrawFn) -> tuple[Any, Any]:
-    """Elements before and after, some of them changed by anything."""
+    """Elements before and after a step, in which some change to arbitrary values."""
     dtype = draw(WIDTHS)
     before = draw(arrays.arrays(dtype, st.integers(0, 300)))
     after = before.copy()
@@ -55,16 +55,16 @@ def test_one_step_of_bfloat16_in_which_little_changes_is_small() -> None:
 
 
 @given(st.binary(max_size=60))
-def test_anything_else_is_refused_and_never_crashes(data: bytes) -> None:
+def test_any_other_bytes_are_refused_without_a_crash(data: bytes) -> None:
     elements = np.zeros(16, np.uint32)
     if data == b"\0" * 8:
-        return  # nothing changed
+        return  # a valid delta without changes
     with pytest.raises(ValueError, match=r"ends|changed|error|incorrect|incomplete|cannot|Error"):
         delta.decode(elements, data)
 
 
 def files(folder: Path, before: dict[str, Any], after: dict[str, Any]) -> tuple[Path, Path, Path, Path]:
-    """Files before and after, the delta, and the digests of what it is to become."""
+    """Write the files before and after, the delta, and the digests of the result. Returns the four paths."""
     old, new = folder / "old.safetensors", folder / "new.safetensors"
     save_file(before, old, metadata={"format": "pt"})
     save_file(after, new, metadata={"format": "pt"})

@@ -17,7 +17,7 @@ PLANNED = 100
 
 
 def groups(uniform: int, others: int = 2) -> list[GroupRecord]:
-    """Of four episodes each; those of the first, every second one, scored alike."""
+    """Groups of four episodes, in random order: `uniform` groups with equal rewards, and `others` without."""
     kinds = ["uniform"] * uniform + ["other"] * others
     rewards = {"uniform": [1.0] * 4, "other": [1.0, 0.0, 0.0, 0.5]}
     order = np.random.default_rng(0).permutation(len(kinds))
@@ -30,7 +30,7 @@ def parts(made: list[GroupRecord], updates: int = 1, **algorithm: Any) -> list[l
 
 
 def push(rows: list[LearnerRow]) -> float:
-    """Sum of what each token's log-probability is pushed by, up or down: what a denominator scales."""
+    """Sum of the tokens' absolute advantages times weights, which is what a denominator scales."""
     return sum(float(np.abs(row.advantages[row.mask]).sum()) * row.weight for row in rows)
 
 
@@ -40,8 +40,8 @@ def tokens(made: list[GroupRecord]) -> int:
 
 @pytest.mark.parametrize("uniform", [0, 2, 6])
 def test_gpgs_factor_is_applied_once(uniform: int) -> None:
-    """arXiv 2504.02546: 1 / sum of all |o_i|, times alpha (r - mean). alpha is B / (B - M), with M of them
-    without a gradient."""
+    """arXiv 2504.02546: 1 / sum of all |o_i|, times alpha (r - mean). alpha is B / (B - M) for B groups, M of
+    them without a gradient."""
     made = groups(uniform)
     [rows] = parts(made, advantage={"method": "gpg"})
     alpha, expected = (uniform + 2) / 2, 0.0
@@ -51,15 +51,15 @@ def test_gpgs_factor_is_applied_once(uniform: int) -> None:
             unavailable = abs(reward - sum(rewards) / len(rewards))
             expected += alpha * unavailable * sum(row.action_tokens for row in episode.rows) / tokens(made)
     assert push(rows) == pytest.approx(expected, rel=1e-6)
-    # Groups without a gradient left out of the denominator would apply it a second time.
+    # If the denominator left out groups without a gradient, that would apply the factor a second time.
     [twice] = parts(made, advantage={"method": "gpg"}, denominator="trained")
     heard = tokens([group for group in made if len({e.reward for e in group.scored}) > 1])
     assert push(twice) == pytest.approx(expected * tokens(made) / heard, rel=1e-6)
 
 
 @pytest.mark.parametrize("uniform", [0, 2, 6])
-def test_constant_divides_by_all_episodes_where_it_is_asked_to(uniform: int) -> None:
-    """Dr. GRPO (arXiv 2503.20783): one over the episodes of the batch, times a constant length."""
+def test_constant_may_divide_by_all_episodes_of_the_batch(uniform: int) -> None:
+    """Dr. GRPO (arXiv 2503.20783): each token's weight is 1 / (episodes of the batch x a constant length)."""
     made = groups(uniform)
     [rows] = parts(made, reduction="constant", denominator="all")
     assert {row.weight for row in rows} == {1 / (4 * len(made) * PLANNED)}
@@ -68,7 +68,7 @@ def test_constant_divides_by_all_episodes_where_it_is_asked_to(uniform: int) -> 
 
 
 @pytest.mark.parametrize("reduction", ["token_mean", "sequence_mean", "prompt_mean", "constant"])
-def test_all_is_the_same_as_trained_where_every_group_is_trained(reduction: str) -> None:
+def test_all_equals_trained_if_every_group_is_trained(reduction: str) -> None:
     made = groups(0, others=4)
     [some], [every] = (parts(made, reduction=reduction, denominator=d) for d in ("trained", "all"))
     assert [row.weight for row in some] == [row.weight for row in every]
@@ -91,7 +91,7 @@ def test_all_divides_every_group_among_the_steps_of_a_batch() -> None:
     steps = parts(made, updates=4, reduction="constant", denominator="all")
     heard = [group.group_id for group in made if len({e.reward for e in group.scored}) > 1]
     assert [row.group_id for rows in steps for row in rows] == [name for name in heard for _ in range(4)]
-    # Two groups a step: eight episodes in each denominator.
+    # With two groups a step, each denominator has eight episodes.
     assert {row.weight for rows in steps for row in rows} == {1 / (8 * PLANNED)}
 
 

@@ -1,4 +1,5 @@
-"""Weights that are handed out of memory: what is offered, what lies in the store too, and after a restart."""
+"""Weights published from memory: what is offered, which versions are also stored, and behaviour after a
+restart."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def version(step: int) -> PolicyVersion:
 
 
 class Trained:
-    """A tiny model that is published from memory; every third step lies in the store too."""
+    """A tiny model that is published from memory. Every third step is also stored."""
 
     def __init__(self, folder: Path, *, tied: bool = True) -> None:
         self.folder = folder
@@ -72,8 +73,8 @@ def trained(tmp_path: Path) -> Iterator[Trained]:
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_what_is_offered_is_what_a_file_would_hold(tmp_path: Path, tied: bool) -> None:
-    """Or servers of one job would hold one thing and its checkpoints another."""
+def test_offered_weights_equal_those_a_file_would_hold(tmp_path: Path, tied: bool) -> None:
+    """Otherwise a job's servers would hold other weights than its checkpoints."""
     trained = Trained(tmp_path, tied=tied)
     folder = tmp_path / "whole"
     write_whole(trained.model, trained.tensors(), folder, trained.base)
@@ -85,7 +86,7 @@ def test_what_is_offered_is_what_a_file_would_hold(tmp_path: Path, tied: bool) -
     trained.sender.close(0)
 
 
-def test_most_versions_are_in_memory_alone(trained: Trained) -> None:
+def test_most_versions_are_only_in_memory(trained: Trained) -> None:
     found = []
     for step in range(5):
         published = trained.publish(step)
@@ -114,7 +115,7 @@ def test_previous_version_is_offered_until_the_next_is_announced(trained: Traine
     assert [trained.sender.offered(path) is not None for path in headers] == [False, True]
 
 
-def test_what_is_trained_on_does_not_change_what_is_offered(trained: Trained) -> None:
+def test_further_training_does_not_change_offered_weights(trained: Trained) -> None:
     published = trained.publish(1)
     trained.step()
     assert published.direct is not None
@@ -160,7 +161,7 @@ def test_only_the_first_rank_sends_weights_at_a_stable_address(tmp_path: Path) -
         ("nccl", {"lora": {"rank": 4}}, False),
     ],
 )
-def test_only_full_weights_are_handed_out_of_memory(
+def test_only_full_weights_are_published_from_memory(
     backend: str, model: dict[str, Any], expected: bool
 ) -> None:
     spec = WeightsSpec.model_validate({"backend": backend})

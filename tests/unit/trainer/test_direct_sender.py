@@ -1,4 +1,5 @@
-"""Weights out of a learner's memory, over real sockets and gloo, to servers that come late, die or stall."""
+"""The learner sends weights from its memory over real sockets and gloo, even if servers are late, die or
+stall."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ SHORT = 8.0
 
 
 def weights(step: int) -> dict[str, Tensor]:
-    """Tensors of several formats and shapes; one is larger than what a socket takes at once."""
+    """Tensors of several dtypes and shapes. One is larger than a socket takes at once."""
     generator = torch.Generator().manual_seed(step)
     return {
         "embed": torch.randn(3000, 1000, generator=generator).bfloat16(),
@@ -62,7 +63,7 @@ def taker(sender: Sender, header: str, workers: int = 1) -> DirectWeightsClient:
 
 @pytest.fixture
 def logged(capsys: pytest.CaptureFixture[str]) -> Callable[[str], list[dict[str, Any]]]:
-    """Wait for the learner to log something; all such lines so far."""
+    """Returns a function that waits for a log line with this event, and returns all such lines so far."""
     seen: list[str] = []
 
     def wait(event: str) -> list[dict[str, Any]]:
@@ -88,14 +89,15 @@ def test_servers_take_the_same_weights_side_by_side(sender: Sender) -> None:
 
 
 def test_before_announcement_servers_may_join_for_either_version(sender: Sender) -> None:
-    """Servers learn of a version after it is offered: one that joins in between asks for the one before."""
+    """Servers learn of a version after it is offered, so a server that joins in between asks for the previous
+    one."""
     gone, before, newest = (sender.offer(weights(step)) for step in range(3))
     assert same(taker(sender, before).take()[0], weights(1))
     assert same(taker(sender, newest).take()[0], weights(2))
     assert taker(sender, gone).ask("GET", header_path(gone))[0] == 404, "host memory holds two at most"
 
 
-def test_a_server_that_comes_late_gets_the_newest(sender: Sender) -> None:
+def test_a_late_server_gets_the_newest_weights(sender: Sender) -> None:
     before = sender.offer(weights(1))
     newest = sender.offer(weights(2))
     sender.announced()
@@ -117,7 +119,7 @@ def test_a_transfer_ends_with_the_version_it_began_with(sender: Sender) -> None:
     assert same(old.receive(receivers, header)[0], weights(1))
 
 
-def test_a_server_that_dies_in_the_middle_holds_up_nobody(
+def test_a_server_that_dies_in_a_transfer_delays_no_other(
     impatient: Sender, logged: Callable[[str], list[dict[str, Any]]]
 ) -> None:
     one = taker(impatient, impatient.offer(weights(1)))
@@ -147,7 +149,7 @@ def test_a_server_that_stalls_is_given_up(
     del waiting
 
 
-def test_without_the_key_of_the_place_nothing_is_given(sender: Sender) -> None:
+def test_no_weights_are_sent_without_the_transfers_key(sender: Sender) -> None:
     one = taker(sender, sender.offer(weights(1)))
     place = one.join()
     stranger = DirectWeightsClient(one.source, TO_LEARNER, step_seconds=0.3)
@@ -172,7 +174,9 @@ def test_only_the_jobs_own_processes_are_answered(sender: Sender) -> None:
         ("POST", "/v1/weights/{}/join", 400),
     ],
 )
-def test_what_is_not_understood_is_refused(sender: Sender, method: str, path: str, code: int) -> None:
+def test_an_unknown_path_or_invalid_request_is_refused(
+    sender: Sender, method: str, path: str, code: int
+) -> None:
     one = taker(sender, sender.offer(weights(1)))
     assert one.ask(method, path.format(one.source.header), "{}")[0] == code
 
@@ -219,9 +223,7 @@ def test_a_join_out_of_bounds_is_refused(sender: Sender, length: str, body: byte
     assert message in json.loads(answer.partition(b"\r\n\r\n")[2])["message"]
 
 
-def test_a_learner_takes_up_so_many_transfers_and_no_more(
-    sender: Sender, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_learner_limits_the_number_of_transfers(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publish, "MAX_TRANSFERS", 1)
     header = sender.offer(weights(1))
     first, second = taker(sender, header), taker(sender, header)

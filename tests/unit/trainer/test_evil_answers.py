@@ -1,6 +1,6 @@
-"""The learner's client against answers that no honest coordinator gives.
+"""The learner's client turns hostile answers of a coordinator into typed faults.
 
-A failure names the seed: HOSTILE_SEED=n repeats it, HOSTILE_CASES=n grows more answers.
+A failure prints its seed. HOSTILE_SEED=n repeats it, and HOSTILE_CASES=n generates more answers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def polled(server: Server, evil: Evil) -> None:
-    """Ask for a batch once: it is one, none or a typed fault."""
+    """Ask for a batch once. The result must be a batch, None or a typed fault."""
     server.evil = evil
     here = CoordinatorClient(server.url, TO_COORDINATOR)
     message = ""
@@ -52,7 +52,7 @@ async def polled(server: Server, evil: Evil) -> None:
 
 
 def patient() -> list[Evil]:
-    """What waits where a learner may: a head that goes on, and a refusal that does."""
+    """Answers for which a learner may wait: an endless head, and an endless refusal."""
 
     def asked_to_go_on() -> Iterator[bytes | float]:
         while True:
@@ -85,7 +85,7 @@ async def test_an_evil_answer_is_a_typed_fault_and_costs_little() -> None:
                     await polled(server, evil)
 
 
-async def test_a_compressed_batch_that_is_a_bomb_is_refused() -> None:
+async def test_a_compression_bomb_is_refused() -> None:
     async with evil_server() as server:
         with flat(64 * MIB):
             await polled(server, whole("a bomb", bomb(128 * MIB), "200 OK", "Content-Encoding: gzip"))
@@ -103,7 +103,7 @@ async def test_a_batch_that_compresses_well_is_read() -> None:
 
 
 async def test_a_redirect_is_not_followed() -> None:
-    """It would carry the token to another host."""
+    """A redirect would send the token to another host."""
     async with evil_server() as server, evil_server() as other:
         server.evil = whole("a redirect", b"", "302 There", f"Location: {other.url}/v1/batch")
         with pytest.raises(JobError, match="was answered 302"):

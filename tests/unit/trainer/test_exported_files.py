@@ -1,4 +1,4 @@
-"""Exports are read by transformers and PEFT as they are: the whole model, and an adapter that is merged."""
+"""transformers and PEFT read exports without changes: a whole model, and an adapter that is then merged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def logits(model: Any) -> torch.Tensor:
 
 
 def changed(base: Path, **training: Any) -> Any:
-    """The tiny model, no longer as it came."""
+    """The tiny model with changed weights."""
     spec = {"base": f"file://{base}", "dtype": "float32"} | training
     model: Any = models.load(base, ModelSpec.model_validate(spec), seed=0)
     torch.manual_seed(1)
@@ -47,8 +47,8 @@ def test_all_weights_load_as_a_model_with_its_tokenizer(tmp_path: Path) -> None:
     assert ours.apply_chat_template(messages) == theirs.apply_chat_template(messages)
 
 
-def test_an_adapter_merges_into_a_model_that_says_the_same(tmp_path: Path) -> None:
-    """The few lines that docs/recipes.md gives."""
+def test_an_adapter_merges_into_a_model_with_equal_outputs(tmp_path: Path) -> None:
+    """The test runs the lines that docs/recipes.md shows."""
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 

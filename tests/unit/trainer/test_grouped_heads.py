@@ -1,4 +1,5 @@
-"""Fewer heads of keys than of queries: repeated where torch has no kernel for them, with the same numbers."""
+"""Grouped-query attention: key heads are repeated if torch has no kernel for groups, with the same
+numbers."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ LENGTHS = (9, 9, 14, 3)
         ("cpu", torch.float32, True, True),
     ],
 )
-def test_which_kernels_take_grouped_heads(device: str, dtype: torch.dtype, masked: bool, takes: bool) -> None:
+def test_kernels_that_take_grouped_heads_are_known(
+    device: str, dtype: torch.dtype, masked: bool, takes: bool
+) -> None:
     assert takes_groups(device, dtype, masked=masked) == takes
 
 
@@ -72,7 +75,7 @@ ranks = Ranks.join()
 print(torch.backends.cuda.cudnn_sdp_enabled())
 ranks.leave()
 """
-    # A process of its own: another test of this one may have joined already.
+    # In a subprocess, because another test may already have joined a group in this one.
     ended = subprocess.run(
         [sys.executable, "-c", program], env={**os.environ, **ALONE}, capture_output=True, text=True
     )

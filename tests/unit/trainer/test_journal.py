@@ -1,4 +1,4 @@
-"""The order in which a step becomes durable, and what a restart makes of every point it can stop at."""
+"""The order of writes that makes a step durable, and what a restart does after a stop at any of them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def layout(tmp_path: Path) -> Layout:
 
 
 def begun(layout: Layout, store: FileStore | None = None) -> tuple[Journal, Checkpoint | None]:
-    """A learner that has started, and what it resumes from."""
+    """Start a learner. Returns its journal, and the checkpoint it resumes from."""
     journal = Journal(store or FileStore(), layout, Signer.of(CHECKPOINTS, layout))
     return journal, journal.begin()
 
@@ -101,7 +101,7 @@ def test_a_step_is_resumed_once_it_is_durable_and_not_before(layout: Layout) -> 
     ("dies_before", "resumes_as"),
     [("steps/000002.json", "0.1"), ("checkpoints/000002/000001/report.json", "1.1"), ("latest.json", "1.1")],
 )
-def test_what_was_cut_short_is_taken_again_as_a_new_incarnation(
+def test_an_interrupted_step_is_retaken_in_a_new_incarnation(
     layout: Layout, dies_before: str, resumes_as: str
 ) -> None:
     made_durable(begun(layout)[0], report(1))
@@ -121,8 +121,8 @@ def test_a_pointer_moved_back_starts_a_new_incarnation(layout: Layout) -> None:
     assert resumed(layout).report.version == version
 
 
-def test_a_start_keeps_a_pointer_that_somebody_moved(layout: Layout) -> None:
-    """A person may have set the pointer since it was read."""
+def test_a_start_keeps_a_pointer_that_a_person_moved(layout: Layout) -> None:
+    """A person may have set the pointer after the learner read it."""
     made_durable(begun(layout)[0], report(1), report(2))
     journal, found = begun(layout)
     assert found is not None
@@ -132,7 +132,7 @@ def test_a_start_keeps_a_pointer_that_somebody_moved(layout: Layout) -> None:
 
 
 @pytest.mark.parametrize("beyond", [0, 1])
-def test_a_process_that_was_replaced_writes_nothing_more(layout: Layout, beyond: int) -> None:
+def test_a_replaced_process_writes_nothing_more(layout: Layout, beyond: int) -> None:
     """The process hung, with or without a step beyond the durable one. Without one, its successor has the
     same incarnation."""
     old, _ = begun(layout)
@@ -174,8 +174,8 @@ def test_a_step_durable_before_the_successor_is_known_is_resumed(layout: Layout)
     assert str(found.report.version) == "0.2"
 
 
-def test_two_that_start_at_once_are_told_apart(layout: Layout) -> None:
-    """Another may have claimed a number after this one has looked for the next."""
+def test_two_learners_that_start_at_once_get_different_numbers(layout: Layout) -> None:
+    """Another learner may claim a number after this one has looked for the next free number."""
 
     class Late(FileStore):
         def list(self, prefix_uri: str) -> list[str]:
@@ -211,8 +211,8 @@ def test_a_pointer_to_no_checkpoint_can_be_set_back(layout: Layout, pointer: byt
     assert (failed.value.termination.reason, failed.value.code) == ("CheckpointUnusable", RETRIABLE)
 
 
-def test_of_one_step_the_newest_start_is_resumed(layout: Layout) -> None:
-    """A start that was undone has left a whole checkpoint of the step that was taken again."""
+def test_the_newest_starts_checkpoint_of_a_step_is_resumed(layout: Layout) -> None:
+    """An undone start left a whole checkpoint of the step that was taken again."""
     made_durable(begun(layout)[0], report(1), report(2))
     FileStore().put(layout.latest, b'{"step": 1}')
     journal, found = begun(layout)
@@ -239,7 +239,7 @@ def test_checkpoints_of_steps_taken_again_are_not_whole(layout: Layout) -> None:
         assert journal.standing({1: 0, 2: 0, 4: 1}) == {1, 2, 4}
 
 
-def test_incarnations_only_grow() -> None:
+def test_a_new_incarnation_is_above_all_earlier_ones() -> None:
     assert incarnation(report(3, 0), []) == 0
     assert incarnation(report(3, 0), [report(4, 0)]) == 1
     assert incarnation(report(3, 1), [report(4, 0)]) == 1
@@ -248,6 +248,6 @@ def test_incarnations_only_grow() -> None:
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
-def test_what_could_not_be_read_again_is_never_written(value: float) -> None:
+def test_a_report_with_a_non_finite_metric_is_never_written(value: float) -> None:
     with pytest.raises(ValidationError, match="finite number"):
         StepReport.model_validate(report(1).model_dump() | {"metrics": {"training/grad_norm": value}})

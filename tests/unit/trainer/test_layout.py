@@ -1,4 +1,4 @@
-"""Packed rows have the numbers of each alone: proved when a model is loaded, and refused where it fails."""
+"""Packed rows give the same numbers as each row alone. A proof checks this for each loaded model."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def recurrent() -> Any:
 
 
 def gradient(policy: Policy, batch: Any) -> Tensor:
-    """Of a weighted sum of log-probabilities, as one vector."""
+    """Gradient of a weighted sum of log-probabilities, as one vector."""
     model: Any = policy.model
     model.zero_grad()
     (policy(batch).logprob_T * batch.advantage_T).sum().backward()
@@ -91,7 +91,7 @@ def test_packed_rows_have_values_and_gradients_of_padded_ones(make: Callable[[],
         (recurrent, ""),
     ],
 )
-def test_what_cannot_be_packed_is_padded_as_before(make: Callable[[], Any], why: str) -> None:
+def test_models_that_cannot_be_packed_are_padded(make: Callable[[], Any], why: str) -> None:
     model = make()
     own = model.config._attn_implementation
     policy = Policy(model, model, temperature=1.0)
@@ -135,7 +135,7 @@ def test_two_kernels_agree_in_values_and_gradients(monkeypatch: pytest.MonkeyPat
     assert fails().startswith("kernels differ by")
 
 
-def test_the_frozen_copy_is_laid_out_as_the_policy_is() -> None:
+def test_the_frozen_copy_has_the_policys_layout() -> None:
     model, frozen = qwen(), qwen()
     policy = Policy(model, model, temperature=1.0, frozen=frozen)
     assert choose(policy, CPU, quadratic=0.0).layout.packed

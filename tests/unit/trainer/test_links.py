@@ -1,4 +1,4 @@
-"""What deltas are built on is never deleted."""
+"""Weights that a kept delta is built on are never deleted."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from headway_trainer.publish.links import built_on, delta_steps
 some = st.sets(st.integers(0, 40))
 
 
-def test_a_delta_needs_each_step_down_to_a_whole_one() -> None:
+def test_a_delta_needs_each_step_back_to_full_weights() -> None:
     assert built_on({7, 12}, deltas={2, 3, 6, 7, 8}) == {5, 6}
 
 
 @given(some, st.sets(st.integers(1, 40)))
-def test_of_every_kept_delta_the_step_before_is_kept_too(kept: set[int], deltas: set[int]) -> None:
+def test_the_step_before_every_kept_delta_is_kept_too(kept: set[int], deltas: set[int]) -> None:
     all_kept = kept | built_on(kept, deltas)
     assert all(step - 1 in all_kept for step in all_kept & deltas)
 
@@ -27,7 +27,7 @@ def test_only_versions_that_deltas_need_are_kept(kept: set[int], deltas: set[int
     assert all(step + 1 in kept | needed for step in needed)
 
 
-def test_deltas_are_known_by_their_file() -> None:
+def test_deltas_are_recognized_by_their_file_name() -> None:
     uris = [
         "s3://b/job/weights/000000/model.safetensors",
         "s3://b/job/weights/000001/weights.delta",

@@ -1,4 +1,4 @@
-"""What gets an adapter: the learner refuses what the preflight does, and both know the same modules."""
+"""The modules that get an adapter: learner and preflight find the same ones and refuse the same names."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("family", ["Qwen2", "Llama", "Qwen2Moe", "Qwen3Moe", "Mixtral", "GptOss"])
 def test_the_checkpoint_tells_which_modules_an_adapter_goes_on(family: str, tmp_path: Path) -> None:
-    """All of them, where none is named. In a mixture of experts none but those of attention."""
+    """Without named targets these are all linear modules. In a mixture of experts they are only those of
+    attention."""
     config = getattr(transformers, f"{family}Config")(**SMALL, **(EXPERTS if family != "Llama" else {}))
     getattr(transformers, f"{family}ForCausalLM")(config).save_pretrained(tmp_path)
     model: Any = models.load(tmp_path, wanting(tmp_path), seed=0)

@@ -1,4 +1,4 @@
-"""How much memory there is for another copy of a model."""
+"""Whether memory suffices for another copy of a model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ GIB = memory.GIB
 
 
 def machine(root: Path, *, free: int, limit: str = "", used: int = 0, cached: int = 0) -> Path:
-    """A machine's files: `free` bytes, and a control group with a limit where one is given."""
+    """Write a machine's files: `free` bytes of memory, and a control group if `limit` is not empty. Returns
+    the root."""
     (root / "proc").mkdir()
     (root / "proc/meminfo").write_text(f"MemTotal:  999999 kB\nMemAvailable:  {free // 1024} kB\n")
     if limit:
@@ -62,9 +63,9 @@ def test_on_an_accelerator_the_copy_must_fit_there_too(
     assert message == "accelerator memory: 5.5 GiB are needed and 5.0 GiB are free"
 
 
-def test_this_machine_can_be_asked() -> None:
+def test_the_memory_of_this_machine_can_be_read() -> None:
     assert memory.host_memory() > 0
 
 
-def test_the_size_of_a_model_is_that_of_its_tensors() -> None:
+def test_the_size_of_a_model_is_the_sum_of_its_tensors() -> None:
     assert memory.size(nn.Linear(3, 5, dtype=torch.bfloat16)) == 2 * (15 + 5)

@@ -1,4 +1,4 @@
-"""Log-probabilities of the old policy: asked for once a batch, given to the right tokens."""
+"""Log-probabilities of the old policy are computed once for each batch, and belong to the right tokens."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ from headway_trainer.step import optimizer_step, with_old
 
 VOCABULARY = rig.VOCABULARY
 PLANNED = 64
-"""Tokens of an episode, as a job would plan them."""
+"""Planned tokens of an episode."""
 flat = chain.from_iterable
 
 
 class Bigrams:
-    """A policy whose log-probability of a token is a weight for the token before it, and the token."""
+    """A policy in which the previous token and the token itself give the log-probability, from a table of
+    weights."""
 
     model = torch.nn.Identity()
 
@@ -53,19 +54,19 @@ class Bigrams:
         return Prediction(logprob_T, torch.zeros_like(logprob_T))
 
     def of(self, row: LearnerRow) -> NDArray[np.float32]:
-        """Log-probability of each action token of a row."""
+        """Log-probabilities of a row's action tokens, of shape (T,)."""
         places = np.flatnonzero(row.mask)
         found: NDArray[np.float32] = self.table.detach()[row.tokens[places - 1], row.tokens[places]].numpy()
         return found
 
 
 class OneOf:
-    """A rank, and what the others hand it when it asks."""
+    """A rank whose peers give scripted values."""
 
     device = torch.device("cpu")
 
     def __init__(self, world: int = 1, rank: int = 0, others: Sequence[Sequence[Any]] = ()) -> None:
-        """`others`: of each other rank, what it hands over each time."""
+        """`others`: for each other rank, the values that it gives to successive calls of `gather`."""
         self.world, self.rank = world, rank
         self.others = others
         self.gathered: list[Any] = []
@@ -88,7 +89,7 @@ def parts_of(objective: Objective, updates: int = 2) -> list[list[LearnerRow]]:
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("tokens", [40, 4096])
-def test_every_row_gets_its_own(packed: bool, tokens: int) -> None:
+def test_every_row_gets_its_own_old_log_probabilities(packed: bool, tokens: int) -> None:
     objective, policy = Objective.of(AlgorithmSpec(correction="none")), Bigrams(packed)
     parts = parts_of(objective)
     known = with_old(policy, objective, parts, ranks=OneOf(), max_tokens=tokens)  # type: ignore[arg-type]
@@ -100,7 +101,7 @@ def test_every_row_gets_its_own(packed: bool, tokens: int) -> None:
         assert row.weight == source.weight
 
 
-def test_ranks_share_the_work() -> None:
+def test_ranks_share_the_pass_over_the_old_policy() -> None:
     objective, policy = Objective.of(AlgorithmSpec(correction="tis")), Bigrams(True)
     parts = parts_of(objective)
     alone = OneOf()
@@ -116,7 +117,7 @@ def test_ranks_share_the_work() -> None:
         np.testing.assert_array_equal(row.old, policy.of(source))
 
 
-def test_a_correction_that_needs_none_costs_no_pass() -> None:
+def test_a_correction_without_old_policy_costs_no_pass() -> None:
     objective, policy = Objective.of(AlgorithmSpec()), Bigrams(False)
     parts = parts_of(objective)
     assert with_old(policy, objective, parts, ranks=OneOf(), max_tokens=4096) == parts  # type: ignore[arg-type]
@@ -125,7 +126,7 @@ def test_a_correction_that_needs_none_costs_no_pass() -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("correction", ["none", "tis", "decoupled", "sequence_mask"])
-def test_weights_that_did_not_move_have_ratio_1_at_every_update(correction: str, packed: bool) -> None:
+def test_unchanged_weights_have_ratio_1_at_every_update(correction: str, packed: bool) -> None:
     objective, policy = Objective.of(AlgorithmSpec(correction=correction)), Bigrams(packed)
     engine = SimpleNamespace(backward=lambda loss: loss.backward(), step=lambda: Update(1.0, 0.0), updates=0)
     known = with_old(policy, objective, parts_of(objective), ranks=OneOf(), max_tokens=60)  # type: ignore[arg-type]
@@ -141,7 +142,7 @@ def test_weights_that_did_not_move_have_ratio_1_at_every_update(correction: str,
 
 
 def by_hand(objective: Objective, table: Tensor, rows: Sequence[LearnerRow]) -> Tensor:
-    """The loss of an optimizer step, row by row in float64: one update, `planned` tokens an episode."""
+    """The loss of a single optimizer step, row by row in float64, with `PLANNED` tokens for each episode."""
     preset = objective.preset
     episodes, prompts = Counter[tuple[str, int]](), Counter[str]()
     for row in rows:
@@ -186,7 +187,7 @@ def by_hand(objective: Objective, table: Tensor, rows: Sequence[LearnerRow]) -> 
     ids=lambda terms: "-".join(map(str, terms.values())),
 )
 def test_moved_policy_tokens_have_their_rows_weight_and_ratio(terms: dict[str, Any], packed: bool) -> None:
-    """Several rows of unequal lengths in a micro-batch, against the loss row by row."""
+    """A micro-batch of several rows of unequal length has the same loss as row by row."""
     spec = AlgorithmSpec.model_validate({"correction": "none"} | terms)
     objective, policy = Objective.of(spec, PLANNED), Bigrams(packed)
     numbers = torch.Generator().manual_seed(1)
@@ -212,8 +213,8 @@ def test_moved_policy_tokens_have_their_rows_weight_and_ratio(terms: dict[str, A
 @pytest.mark.parametrize(
     ("where", "cause"), [("table", "policy"), ("logprobs", "servers"), ("advantages", "batch")]
 )
-def test_the_first_token_without_a_number_is_found(where: str, cause: str) -> None:
-    """In the third of a step's rows, wherever it lies in a micro-batch."""
+def test_the_first_token_with_a_non_finite_value_is_found(where: str, cause: str) -> None:
+    """The token is in the third row of the step, wherever that row is in a micro-batch."""
     objective, policy = Objective.of(AlgorithmSpec()), Bigrams(True)
     [rows] = parts_of(objective, 1)
     row = rows[2]
@@ -235,7 +236,7 @@ def test_the_first_token_without_a_number_is_found(where: str, cause: str) -> No
     assert whole.non_finite is None
 
 
-def test_rows_that_were_not_asked_for_are_a_fault() -> None:
+def test_rows_without_old_log_probabilities_are_refused() -> None:
     objective, policy = Objective.of(AlgorithmSpec(correction="none")), Bigrams(False)
     with pytest.raises(ValueError, match="needs rows from `with_old`"):
         optimizer_step(

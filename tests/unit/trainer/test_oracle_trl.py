@@ -21,7 +21,8 @@ WHY = "trl is in the environment that `make oracles` makes; `make test-oracles` 
 trl = pytest.importorskip("trl", reason=WHY)
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    # Ours, TRL's. Its clip bounds are distances from 1, but that of cispo, which is the bound itself.
+    # Our settings, TRL's settings. TRL's clip bounds are distances from 1, except for cispo's, which is
+    # absolute.
     "grpo": ({"reduction": "sequence_mean"}, {"loss_type": "grpo"}),
     "bnpo": ({}, {"loss_type": "bnpo"}),
     "dapo": ({"clip": {"low": 0.8, "high": 1.28}}, {"loss_type": "dapo", "epsilon_high": 0.28}),
@@ -45,7 +46,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 def trls(batch: Ragged, old_T: Tensor, weight_BL: Tensor, **options: Any) -> Tensor:
-    """`GRPOTrainer._compute_loss` on as much of a trainer as it looks at."""
+    """The result of `GRPOTrainer._compute_loss`, called with a stub that has the attributes it reads."""
     trainer = SimpleNamespace(
         args=SimpleNamespace(
             delta=options.get("delta"), use_bias_correction_kl=False, steps_per_generation=1
@@ -101,7 +102,7 @@ def trls(batch: Ragged, old_T: Tensor, weight_BL: Tensor, **options: Any) -> Ten
 @pytest.mark.parametrize("case", list(CASES))
 def test_losses_and_gradients_equal_trls(case: str, seed: int) -> None:
     batch = Ragged.draw(seed)
-    if case == "gspo":  # where they differ within a row, TRL's is another gradient: see the next test
+    if case == "gspo":  # if advantages differ within a row, TRL's gradient differs: see the next test
         batch = batch.with_one_advantage_a_row()
     spec, options = CASES[case]
     ours = batch.ours(Objective.of(AlgorithmSpec.model_validate(spec), EPISODE_TOKENS))
@@ -128,7 +129,7 @@ def test_gspo_gradient_is_per_row_in_trl_and_per_token_here(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_trl_takes_entropy_by_the_token_under_every_reduction(seed: int) -> None:
-    # Deliberately different: here the reduction holds for every term of a token's loss.
+    # Deliberately different: here the reduction applies to every term of a token's loss.
     batch = Ragged.draw(seed)
     spec = {"reduction": "sequence_mean", "entropy": {"coefficient": 0.01}}
     ours, _ = batch.ours(Objective.of(AlgorithmSpec.model_validate(spec), EPISODE_TOKENS))

@@ -19,7 +19,7 @@ from headway_trainer.objective.presets import Objective
 
 WHY = "verl is in the environment that `make oracles` makes; `make test-oracles` runs this there"
 pytest.importorskip("verl", reason=WHY)
-# Where verl is there, a module of its that is not fails this file: nothing is left out in silence.
+# If verl is installed but lacks this module, the file fails, so that nothing is skipped silently.
 algos = importlib.import_module("verl.trainer.ppo.core_algos")
 helper = importlib.import_module("verl.trainer.ppo.rollout_corr_helper")
 workers = importlib.import_module("verl.workers.config")
@@ -27,7 +27,8 @@ workers = importlib.import_module("verl.workers.config")
 SEEDS = range(8)
 FAR = 1e9
 LOSSES: dict[str, tuple[dict[str, Any], Any, tuple[float, float, float]]] = {
-    # Ours; verl's function; its low and high as distances from 1, and its dual clip, which is always on.
+    # Our settings; verl's function; verl's low and high as distances from 1, and its dual clip, which is
+    # always on.
     "ppo": ({"loss": "ppo"}, algos.compute_policy_loss_vanilla, (0.2, 0.2, FAR)),
     "ppo with its own bounds": (
         {"loss": "ppo", "clip": {"low": 0.7, "high": 1.5}},
@@ -108,7 +109,7 @@ def test_losses_and_reductions_equal_verls(loss: str, reduction: str, seed: int)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("reduction", MODES)
 def test_only_verls_denominators_count_groups_without_advantage(reduction: str, seed: int) -> None:
-    # Deliberately different: here such a group makes no rows, so what is left counts the more.
+    # Deliberately different: here such a group makes no rows, so the other groups get a larger weight.
     batch = Ragged.draw(seed).without_advantage(0)
     loss, slope = batch.ours(objective(reduction=reduction))
     heard_T = batch.advantage_T != 0
@@ -156,7 +157,8 @@ def test_corrections_equal_verls(loss: str, correction: str, cap: float | None, 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_sequence_mask_keeps_the_rows_that_verl_keeps(seed: int) -> None:
-    # Deliberately different: verl's denominator is what is kept; ours is the step's, known before the pass.
+    # Deliberately different: verl divides by the kept tokens, and we by the step's tokens, which are known
+    # before the pass.
     batch = Ragged.draw(seed)
     gap_BL = batch.rectangle(batch.old_T - batch.sampler_T)
     kept_BL, _ = helper.compute_rollout_rejection_mask(gap_BL, batch.mask_BL, "seq_mean_k1", 1.5)
@@ -179,7 +181,7 @@ def test_truncated_weights_of_sequences_equal_verls(loss: str, cap: float, seed:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("loss", list(LOSSES))
-def test_icepop_is_verls_weight_of_tokens_with_two_bounds(loss: str, seed: int) -> None:
+def test_icepop_equals_verls_token_weight_with_two_bounds(loss: str, seed: int) -> None:
     batch = Ragged.draw(seed)
     gap_BL = batch.rectangle(batch.old_T - batch.sampler_T)
     weight_BL, _ = helper.compute_rollout_correction_weights(gap_BL, batch.mask_BL, "token", "0.8_1.2")
@@ -210,7 +212,7 @@ def test_divergence_and_entropy_equal_verls(estimator: str, mode: str, seed: int
 
 
 class Scores:
-    """Groups of ragged episodes of a few turns, with rewards as verl takes them: on tokens."""
+    """Groups of episodes of unequal length with a few turns each. As in verl, tokens carry the rewards."""
 
     def __init__(self, seed: int, *, smallest: int = 2, turn_tokens: int = 4) -> None:
         numbers = np.random.default_rng(seed)
@@ -238,7 +240,7 @@ class Scores:
         return [[Scored(e.reward, e.turn_tokens) for e in group] for group in self.groups]
 
     def ours(self, method: str, normalize: str = "std", gamma: float = 1.0, *, turns: bool = False) -> Tensor:
-        """Advantage of every token, as a rectangle."""
+        """Our advantage of every token, of shape (B, L)."""
         groups = self.groups if turns else self.without_turns()
         found = ADVANTAGES[method](groups, AdvantageSettings(normalize, gamma))  # type: ignore[arg-type]
         rectangle_BL = torch.zeros_like(self.mask_BL)
@@ -275,7 +277,7 @@ def test_group_based_and_pass_at_k_equal_verls(seed: int, normalize: str) -> Non
 
 @pytest.mark.parametrize("seed", range(20))
 def test_rloo_opo_and_whitened_baseline_equal_verls(seed: int) -> None:
-    alone = Scores(seed, smallest=1)  # of a lone episode both leave the reward
+    alone = Scores(seed, smallest=1)  # both give a lone episode its reward as advantage
     theirs, _ = algos.compute_rloo_outcome_advantage(alone.rewards_BL, alone.mask_BL, alone.index)
     close(alone.ours("rloo"), theirs)
     scores = Scores(seed)
@@ -299,7 +301,7 @@ def test_returns_and_their_whitening_equal_verls(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_verl_discounts_by_the_token_and_we_by_the_turn(seed: int) -> None:
-    # Where every turn is one token the two are one.
+    # If every turn is one token, both are the same.
     scores = Scores(seed, smallest=1, turn_tokens=1)
     theirs, returns = algos.compute_reinforce_plus_plus_outcome_advantage(
         scores.rewards_BL, scores.mask_BL, config=SimpleNamespace(gamma=0.9)
@@ -310,7 +312,8 @@ def test_verl_discounts_by_the_token_and_we_by_the_turn(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_gpg_equals_verls_except_for_what_counts_as_non_zero(seed: int) -> None:
-    # Deliberately different: verl counts rewards that are not 0, we the episodes of groups with a gradient.
+    # Deliberately different: verl counts rewards that are not 0, and we count the episodes of groups with a
+    # gradient.
     scores = Scores(seed)
     theirs, _ = algos.compute_gpg_outcome_advantage(scores.rewards_BL, scores.mask_BL, scores.index)
     rewarded = int(torch.count_nonzero(scores.rewards_BL.sum(1)))
@@ -335,7 +338,8 @@ def test_per_turn_is_group_based_of_the_returns_at_each_turn(seed: int, normaliz
         np.array([name for name, _ in rows]),
         norm_adv_by_std_in_grpo=normalize == "std",
     )
-    # Deliberately different: a turn that one episode alone reached has the return there, and 0 here.
+    # Deliberately different: a turn that only one episode reached has its return as advantage in verl, and 0
+    # here.
     expected = [0.0 if name in lone else a.item() for (name, _), a in zip(rows, theirs, strict=True)]
     ours = scores.ours("group_based_per_turn", normalize, 0.9, turns=True)[scores.mask_BL > 0]
     np.testing.assert_allclose(ours, expected, rtol=1e-6, atol=1e-9)

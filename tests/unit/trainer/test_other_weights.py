@@ -1,4 +1,4 @@
-"""Weights that are not of the model that config.json describes: the learner names what differs."""
+"""If weights are not those of the model in config.json, the learner names what differs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headway_trainer import model as models
 
 
 def refused(folder: Path, **changes: object) -> JobError:
-    """The error once config.json says something else."""
+    """Change config.json and load the model. Returns the error."""
     write_model(folder, tied=False)
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
@@ -46,8 +46,8 @@ def test_weights_of_other_sizes_are_named_with_their_sizes(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "lost", ["model.layers.1.self_attn.k_proj.weight", "lm_head.weight", "model.norm.weight"]
 )
-def test_a_tensor_that_is_missing_is_named(tmp_path: Path, lost: str) -> None:
-    """transformers draws it at random and writes a warning."""
+def test_a_missing_tensor_is_named(tmp_path: Path, lost: str) -> None:
+    """transformers would initialize it at random and only log a warning."""
     weights = write_model(tmp_path, tied=False) / "model.safetensors"
     kept = load_file(weights)
     del kept[lost]
@@ -59,7 +59,7 @@ def test_a_tensor_that_is_missing_is_named(tmp_path: Path, lost: str) -> None:
     )
 
 
-def test_a_layer_that_is_missing_is_named(tmp_path: Path) -> None:
+def test_a_missing_layer_is_named(tmp_path: Path) -> None:
     sizes = json.loads((write_model(tmp_path / "whole", tied=False) / "config.json").read_text())
     count = sizes["num_hidden_layers"]
     kinds = sizes["layer_types"]

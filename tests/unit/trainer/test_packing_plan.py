@@ -1,4 +1,5 @@
-"""Micro-batches: every row once, equally many on every rank, within bounds of tokens, waste and cost."""
+"""Micro-batches contain every row once, equally many on each rank, within limits of tokens, padding and
+cost."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ def test_every_row_is_in_exactly_one_micro_batch(
 
 
 @given(lengths, bounds, worlds, layouts)
-def test_ranks_have_equally_many(rows: list[int], bound: int, ranks: int, layout: Layout) -> None:
+def test_ranks_have_equally_many_micro_batches(
+    rows: list[int], bound: int, ranks: int, layout: Layout
+) -> None:
     planned = plan(rows, bound, ranks, layout)
     assert len(planned) == ranks
     assert len({len(rank) for rank in planned}) == 1
@@ -51,7 +54,9 @@ def test_padding_wastes_no_more_than_its_share(
 
 
 @given(lengths, bounds, worlds, layouts)
-def test_rows_of_one_length_are_neighbours(rows: list[int], bound: int, ranks: int, layout: Layout) -> None:
+def test_rows_in_a_micro_batch_are_sorted_by_length(
+    rows: list[int], bound: int, ranks: int, layout: Layout
+) -> None:
     for rank in plan(rows, bound, ranks, layout):
         for batch in rank:
             assert [rows[row] for row in batch] == sorted((rows[row] for row in batch), reverse=True)
@@ -68,7 +73,7 @@ def test_rectangles_are_empty_only_where_rows_ran_out(rows: list[int], bound: in
 def test_packed_micro_batches_are_at_most_twice_the_minimum(
     rows: list[int], bound: int, ranks: int, quadratic: float
 ) -> None:
-    """Where a row finds no room, every micro-batch is at least half full."""
+    """A new micro-batch is begun only if no other has room, so all are at least half full."""
     alone = sum(row >= bound for row in rows)
     tokens = sum(row for row in rows if row < bound)
     limit = ranks * (math.ceil((alone + 2 * tokens / bound) / ranks) + 1)
@@ -81,7 +86,7 @@ def test_the_costliest_micro_batch_is_within_one_row_of_the_mean(
 ) -> None:
     layout = Layout(packed=True, quadratic=quadratic)
     costs = [layout.cost(batch, rows) for rank in plan(rows, 100_000, ranks, layout) for batch in rank]
-    # No plan of as many micro-batches has a costliest below the larger of these two.
+    # No plan with as many micro-batches can have a lower maximum than the larger of these two.
     mean, largest = sum(costs) / len(costs), max(layout.of_row(row) for row in rows)
     assert max(costs) <= mean + largest + 1e-9
     assert max(costs) <= 2 * max(mean, largest) + 1e-9
@@ -91,7 +96,7 @@ def test_the_costliest_micro_batch_is_within_one_row_of_the_mean(
 def test_ranks_wait_for_one_another_at_most_one_micro_batch(
     rows: list[int], bound: int, ranks: int, layout: Layout
 ) -> None:
-    """Rounds go down in cost, so what ranks wait for one another in all is at most one micro-batch."""
+    """Rounds are in order of falling cost, so all waits of ranks together are at most one micro-batch."""
     planned = plan(rows, bound, ranks, layout)
     rounds = [[layout.cost(batch, rows) for batch in step] for step in zip(*planned, strict=True)]
     waited = sum(max(costs) - min(costs) for costs in rounds)
@@ -114,7 +119,8 @@ def test_equal_rows_split_evenly_over_two_ranks(packed: bool) -> None:
 
 
 def test_attention_counts_in_the_balance() -> None:
-    """One row of 100 costs as much as four of 50 where only pairs count, and as two where only tokens do."""
+    """A row of 100 tokens costs as much as four of 50 if only pairs of tokens count, and as two if only
+    tokens count."""
     rows = [100, 50, 50, 50, 50]
     by_pairs = plan(rows, 10_000, 2, Layout(packed=True, quadratic=1000.0))
     by_tokens = plan(rows, 10_000, 2, Layout(packed=True, quadratic=0.0))

@@ -1,4 +1,4 @@
-"""Pods of one learner: whether the ranks of one failed because another one was asked to stop."""
+"""Pods of one learner find out whether a rank failed only because another pod was asked to stop."""
 
 from __future__ import annotations
 
@@ -32,21 +32,19 @@ def met(*pods: PeerShutdown) -> tuple[PeerShutdown, ...]:
 
 
 @pytest.mark.parametrize("goes", [0, 1, 2])
-def test_all_know_that_one_has_to_stop(pod: Callable[[int], PeerShutdown], goes: int) -> None:
+def test_all_pods_learn_that_one_has_to_stop(pod: Callable[[int], PeerShutdown], goes: int) -> None:
     pods = met(pod(0), pod(1), pod(2))
     pods[goes].stopping()
     assert [one.stopped() for one in pods] == [True] * 3
 
 
-def test_a_failure_without_a_stop_signal_is_one(pod: Callable[[int], PeerShutdown]) -> None:
+def test_a_failure_without_a_stop_signal_counts_as_a_failure(pod: Callable[[int], PeerShutdown]) -> None:
     assert [one.stopped() for one in met(pod(0), pod(1))] == [False] * 2
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["before it looks", "while it looks"])
-def test_where_the_first_pod_is_gone_its_own_end_counts(
-    pod: Callable[[int], PeerShutdown], late: bool
-) -> None:
-    """And no other: it is gone as a drained one is, as one that crashed, or as one that ran out of memory."""
+def test_the_end_of_the_first_pod_counts_as_a_stop(pod: Callable[[int], PeerShutdown], late: bool) -> None:
+    """If the first pod is gone, drained, crashed or out of memory, the others count that as a stop."""
     first, other = met(pod(0), pod(1))
     if late:
         other._notes()
@@ -54,10 +52,11 @@ def test_where_the_first_pod_is_gone_its_own_end_counts(
     assert other.stopped()
 
 
-def test_the_first_pod_takes_only_a_note_for_one(
+def test_the_first_pod_accepts_only_a_note_as_a_stop(
     pod: Callable[[int], PeerShutdown], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or two pods that lose each other for ever would restart for ever, and count no failure."""
+    """Otherwise two pods that lose their connection permanently would restart without end, and count no
+    failure."""
     first, other = met(pod(0), pod(1))
     other._open_store = None
     assert not first.stopped()
@@ -72,8 +71,8 @@ def test_a_pod_stopped_before_the_pods_meet_notifies_no_pod(pod: Callable[[int],
     assert other._open_store is None
 
 
-def test_torchs_agent_shares_the_place(pod: Callable[[int], PeerShutdown]) -> None:
-    """It asks for a store at the same port, as the first pod's."""
+def test_torchs_agent_shares_the_first_pods_store(pod: Callable[[int], PeerShutdown]) -> None:
+    """torch's elastic agent opens a store at the same port as the first pod's."""
     (first,) = met(pod(0))
     port = first._port
     agents = TCPStore("127.0.0.1", port, 2, True, wait_for_workers=False, multi_tenant=True)

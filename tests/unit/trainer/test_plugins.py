@@ -1,4 +1,5 @@
-"""A user's own functions: the example of docs/algorithms.md, and what is refused before any step."""
+"""Plugins, which are a user's own functions: the example of docs/algorithms.md, and what is refused before
+any step."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def test_the_example_trains_with_its_own_functions(monkeypatch: pytest.MonkeyPat
     advantage = torch.tensor([1.0, -1.0])
     share, seen = objective.token_loss(new, new.detach(), advantage, torch.full((2,), 0.5))
     share.backward()
-    np.testing.assert_allclose(new.grad, [-0.5, 0.5])  # on policy it is the policy gradient
+    np.testing.assert_allclose(new.grad, [-0.5, 0.5])  # on policy, the gradient is the policy gradient
     assert not seen.clipped_T.any()
 
 
@@ -60,7 +61,7 @@ def test_the_example_job_mounts_its_module_in_the_plugins_dir() -> None:
             "from headway_trainer.objective.surrogate import surrogate\n@surrogate('ppo')\ndef mine(*a): ...",
             "a spec.algorithm.loss is already called 'ppo'",
         ),
-        (  # no function of that name: it is ppo, with another ratio
+        (  # there is no function of that name, because gspo is ppo with another ratio
             "from headway_trainer.objective.surrogate import surrogate as s\n@s('gspo')\ndef mine(*a): ...",
             "a spec.algorithm.loss is already called 'gspo'",
         ),
@@ -87,7 +88,7 @@ GROUPS = [[Scored(1.0, (2, 3)), Scored(0.0, (1,))], [Scored(0.5, (1,)), Scored(0
 
 
 def own(monkeypatch: pytest.MonkeyPatch, table: Table[Any], entry: Any) -> Objective:
-    """An objective with one function of the user's own, on its axis."""
+    """An objective in which the user's `entry` is registered in `table` and chosen."""
     monkeypatch.setattr(table, "_entries", {**table._entries, "mine": entry})
     field = table.field.removeprefix("spec.algorithm.").removesuffix(".method")
     named = {"method": "mine"} if field == "advantage" else "mine"
@@ -177,7 +178,7 @@ def test_an_invalid_weight_names_the_reduction_at_fault(
         (CORRECTIONS, Correction(lambda s, o, row, cap: (o, 1.0), recomputes=False), "returned a float for"),
     ],
 )
-def test_a_loss_is_of_each_token(
+def test_a_plugin_loss_must_be_one_number_per_token(
     table: Table[Any], entry: Any, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     zero = torch.zeros(3)
@@ -185,13 +186,13 @@ def test_a_loss_is_of_each_token(
         own(monkeypatch, table, entry).token_loss(zero, zero, zero, zero)
 
 
-def test_a_fault_of_what_is_built_in_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_a_built_in_function_blames_no_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ADVANTAGES._entries, "opo", lambda groups, settings: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         Objective.of(AlgorithmSpec.model_validate({"advantage": {"method": "opo"}})).advantages(GROUPS)
 
 
-def test_the_folder_comes_last_and_only_for_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plugins_folder_is_last_in_the_path_and_optional(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [place for place in sys.path if place != PLUGINS_DIR])
     load_plugins(())
     assert PLUGINS_DIR not in sys.path
@@ -201,7 +202,7 @@ def test_the_folder_comes_last_and_only_for_plugins(monkeypatch: pytest.MonkeyPa
     assert sys.path[-1] == PLUGINS_DIR
 
 
-def test_a_table_lists_what_it_has() -> None:
+def test_a_table_lists_its_names() -> None:
     table: Table[int] = Table("spec.algorithm.loss")
     table.add("two", 2)
     table.add("one", 1)

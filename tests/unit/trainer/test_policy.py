@@ -1,4 +1,4 @@
-"""Log-probabilities of action tokens, and what must not change them: packing, padding, splitting by turns."""
+"""Log-probabilities of action tokens. Packing, padding and splitting by turns must not change them."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_one_row_has_the_gradient_of_one_row_a_turn(model: Any, turns: int) -> N
     assert relative(split, vector) < 1e-5
 
 
-def test_on_the_weights_that_sampled_every_ratio_is_one(model: Any) -> None:
+def test_every_ratio_is_1_on_the_weights_that_sampled(model: Any) -> None:
     rows = rows_of()
     batch = micro_batch(rows, CPU)
     policy = policy_of(model)
@@ -183,8 +183,8 @@ def test_recomputing_activations_changes_no_gradient(model: Any) -> None:
     assert relative(recomputed, vector) < 1e-6
 
 
-def test_recomputing_activations_leaves_nothing_to_chance(tmp_path: Path) -> None:
-    """phimoe chooses experts by chance in training mode, and its inputs jitter."""
+def test_recomputed_activations_are_deterministic(tmp_path: Path) -> None:
+    """In training mode, phimoe adds random noise to its inputs and chooses experts at random."""
     from transformers import AutoModelForCausalLM, PhimoeConfig
 
     config = PhimoeConfig(

@@ -1,4 +1,4 @@
-"""Presets: what a spec expands to, what is refused, and what their losses must keep whatever is chosen."""
+"""Presets: what a spec expands to, what is refused, and properties that every loss must have."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_default_is_ppo_with_its_bounds() -> None:
     }
 
 
-def test_gspo_is_ppo_with_the_ratio_of_sequences() -> None:
+def test_gspo_is_ppo_with_a_ratio_for_each_sequence() -> None:
     preset = of(loss="gspo", clip={"low": 0.9, "high": 1.1, "dual": 3}).preset
     assert (preset.loss, preset.ratio, preset.surrogate) == ("gspo", "sequence", "ppo")
     assert (preset.clip_low, preset.clip_high, preset.clip_dual) == (0.9, 1.1, 3)
@@ -74,7 +74,7 @@ def test_importance_sampling_is_not_bounded() -> None:
     assert (preset.clip_low, preset.clip_high) == (None, None)
 
 
-def test_what_a_choice_does_not_use_is_not_shown() -> None:
+def test_settings_that_a_choice_does_not_use_are_not_shown() -> None:
     shown = expand(AlgorithmSpec.model_validate({"correction": "tis", "advantage": {"method": "rloo"}}), 64)
     assert (shown.correction_cap, shown.normalize, shown.gamma, shown.episode_tokens) == (
         2.0,
@@ -92,7 +92,7 @@ def test_what_a_choice_does_not_use_is_not_shown() -> None:
 
 
 def test_returns_with_overflowing_variance_are_refused_by_field() -> None:
-    """They would make 0 of every advantage without a word, or end with a bare ValueError."""
+    """Otherwise every advantage would silently be 0, or the learner would end with a bare ValueError."""
     large = [[Scored(0.0, (3, 3), (1e300, -1e300)), Scored(1.0, (2, 2), (0.0, 1.0))]]
     for method in ("reinforce_pp", "monte_carlo"):
         with pytest.raises(JobError) as refused:
@@ -120,7 +120,7 @@ def test_every_name_that_the_spec_takes_is_a_function(names: set[str], table: se
 
 
 def test_a_loss_that_clips_has_default_bounds() -> None:
-    """Without them it would clip nothing until the job gives some."""
+    """Without default bounds, a loss would clip nothing unless the job sets some."""
     clips = {
         name
         for name in LOSSES
@@ -145,7 +145,7 @@ def test_every_choice_has_a_row_in_the_page_of_algorithms(name: str) -> None:
         ({"correction": "mine"}, "spec.algorithm.correction"),
     ],
 )
-def test_what_nobody_registered_is_refused_by_name(change: dict[str, str], field: str) -> None:
+def test_an_unregistered_name_is_refused(change: dict[str, str], field: str) -> None:
     with pytest.raises(JobError, match="nothing registered 'mine'") as refused:
         of(**change, plugins=["json"])
     assert refused.value.termination.reason == "ObjectiveUnknown"
@@ -159,7 +159,7 @@ def test_constant_does_not_guess_a_length() -> None:
 
 
 def drawn(size: int, seed: int = 0, rows: int = 6) -> dict[str, torch.Tensor]:
-    """Tokens of ragged rows as a micro-batch has them, in float64."""
+    """Random tokens of a micro-batch with rows of unequal length, in float64."""
     numbers = torch.Generator().manual_seed(seed)
 
     def uniform() -> torch.Tensor:
@@ -172,14 +172,15 @@ def drawn(size: int, seed: int = 0, rows: int = 6) -> dict[str, torch.Tensor]:
         "sampler": sampler,
         "advantage": torch.randn(rows, generator=numbers, dtype=torch.float64)[row],
         "row": torch.unique(row, return_inverse=True)[1],
-        "old": sampler + 3 * uniform() - 1.5,  # far enough for a correction to leave rows out
+        "old": sampler + 3 * uniform() - 1.5,  # far enough that a correction leaves some rows out
         "reference": sampler + uniform() - 0.5,
         "entropy": uniform(),
     }
 
 
 def shapes(tokens: dict[str, torch.Tensor]) -> list[RowShape]:
-    """Two rows an episode, two episodes a group, the last ones fewer."""
+    """Shapes of the rows: two rows in each episode, and two episodes in each group. The last ones may have
+    fewer."""
     sizes = torch.bincount(tokens["row"]).tolist()
     return [RowShape(f"g{n // 4}", n // 2, size) for n, size in enumerate(sizes)]
 
@@ -187,7 +188,7 @@ def shapes(tokens: dict[str, torch.Tensor]) -> list[RowShape]:
 def loss(
     objective: Objective, tokens: dict[str, torch.Tensor], weight: torch.Tensor, rows: list[int]
 ) -> tuple[float, torch.Tensor]:
-    """The share of some rows, in this order, and its gradient by every new log-probability."""
+    """The loss of these rows, in this order, and its gradient by every new log-probability."""
     where = torch.cat([(tokens["row"] == row).nonzero().squeeze(1) for row in rows])
     row = torch.cat([torch.full((int((tokens["row"] == r).sum()),), n) for n, r in enumerate(rows)])
     new = tokens["new"].clone().requires_grad_()
@@ -232,12 +233,12 @@ def test_no_division_into_micro_batches_changes_loss_or_gradient(
 
 @pytest.mark.parametrize("reduce", REDUCTION_NAMES)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(1, 99)), min_size=1, max_size=30))
-def test_every_token_has_one_weight_above_nothing(reduce: str, found: list[tuple[int, int, int]]) -> None:
+def test_every_token_has_one_positive_weight(reduce: str, found: list[tuple[int, int, int]]) -> None:
     rows = [RowShape(f"g{group}", episode, tokens) for group, episode, tokens in found]
     weights = of(reduction=reduce).weights(rows)
     assert len(weights) == len(rows)
     assert min(weights) > 0
-    if reduce != "constant":  # a mean of ones is one
+    if reduce != "constant":  # the weights of a mean add up to 1
         total = sum(w * row.action_tokens for w, row in zip(weights, rows, strict=True))
         assert total == pytest.approx(1.0)
 
@@ -257,7 +258,7 @@ def test_reductions_by_hand() -> None:
 
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("correct", CORRECTION_NAMES)
-def test_a_policy_that_did_not_move_has_ratio_1(name: str, correct: str) -> None:
+def test_an_unchanged_policy_has_ratio_1(name: str, correct: str) -> None:
     tokens = drawn(40)
     same = tokens["sampler"].float()
     _, seen = of(loss=name, correction=correct).token_loss(
@@ -309,7 +310,7 @@ def test_corrections_by_hand() -> None:
         found = correction.CORRECTIONS[name].function(sampler, old, row, 2.0)
         np.testing.assert_allclose(found[0], sampler if name == "bypass" else old)
         np.testing.assert_allclose(found[1], weights, rtol=1e-6)
-    for swapped in ((sampler, old), (old, sampler)):  # too likely and too unlikely alike
+    for swapped in ((sampler, old), (old, sampler)):  # the ratio may be too high or too low
         _, weights = correction.CORRECTIONS["sequence_mask"].function(*swapped, row, 1.3)
         assert weights.tolist() == [0, 0, 0, 1]
 
@@ -354,7 +355,7 @@ def test_k3_has_no_gradient_beyond_its_log_ratio_limit(apart: float) -> None:
     assert new.grad.tolist() == [0.0, pytest.approx(1 - np.exp(near))]
 
 
-def test_entropy_is_taken_off() -> None:
+def test_entropy_is_subtracted_from_the_loss() -> None:
     objective = Objective.of(AlgorithmSpec(entropy=Entropy(coefficient=0.01)))
     assert objective.rewards_entropy
     entropy = torch.tensor([2.0, 4.0], requires_grad=True)

@@ -1,4 +1,4 @@
-"""The learner process from outside: its place among the pods, and how it answers probes."""
+"""The learner process: its place among the pods, and how it answers probes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_processes_of_one_pod_meet_on_the_loopback() -> None:
     assert not place.alone
 
 
-def test_the_pod_says_how_long_it_has_to_end() -> None:
+def test_the_grace_period_is_read_from_the_environment() -> None:
     assert (NodePlace.of({}).grace, NodePlace.of({"GRACE_SECONDS": "1200"}).grace) == (300, 1200)
 
 
@@ -49,7 +49,7 @@ def test_the_ranks_own_index_wins_over_the_jobs() -> None:
     assert NodePlace.of({"NNODES": "3", "NODE_RANK": "2", "JOB_COMPLETION_INDEX": "0"}).node_rank == 2
 
 
-def test_probes_tell_ready_from_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probes_distinguish_ready_from_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     probes = Probes(0)
     try:
         assert status(probes, "/healthz") == 200

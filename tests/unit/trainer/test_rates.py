@@ -1,4 +1,4 @@
-"""Learning rates of each optimizer step, against transformers' own schedules and by formula."""
+"""The learning rate of each optimizer step, against transformers' schedules and formulas."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def rates(spec: OptimizerSpec, steps: int = STEPS, horizon: int = STEPS) -> list
 
 
 def transformers(make: Any) -> list[float]:
-    """Of each optimizer step; warm-up there begins with a step of 0."""
+    """transformers' rate of each optimizer step. Its warm-up begins with a rate of 0."""
     adam = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=RATE)
     schedule, found = make(adam, num_warmup_steps=WARMUP, num_training_steps=STEPS), []
     for _ in range(STEPS):
@@ -46,14 +46,14 @@ def test_after_warm_up_rates_are_those_of_transformers(decay: str, make: Any) ->
 
 
 @pytest.mark.parametrize("decay", ["constant", "linear", "cosine"])
-def test_warm_up_is_a_line_under_every_schedule(decay: str) -> None:
+def test_warm_up_is_linear_under_every_schedule(decay: str) -> None:
     found = rates(optimizer(decay=decay))
     assert found[:WARMUP] == pytest.approx([RATE * (n + 1) / WARMUP for n in range(WARMUP)])
     assert max(found) == found[WARMUP] == RATE
     assert all(rate > 0 for rate in found)
 
 
-def test_constant_is_what_it_was_before_there_were_schedules() -> None:
+def test_a_constant_rate_after_warm_up_is_the_default() -> None:
     assert rates(OptimizerSpec(learning_rate=RATE, warmup_steps=WARMUP)) == [
         RATE * min(1.0, (n + 1) / WARMUP) for n in range(STEPS)
     ]
@@ -71,7 +71,7 @@ def test_a_schedule_ends_at_its_final_share_and_stays_there(decay: str) -> None:
 
 
 @pytest.mark.parametrize("decay", ["linear", "cosine"])
-def test_a_horizon_within_warm_up_harms_nothing(decay: str) -> None:
+def test_a_horizon_within_warm_up_is_handled(decay: str) -> None:
     found = rates(optimizer(decay=decay), 10, horizon=3)
     assert found[:WARMUP] == pytest.approx([RATE * (n + 1) / WARMUP for n in range(WARMUP)])
     assert found[WARMUP] == RATE
@@ -79,7 +79,7 @@ def test_a_horizon_within_warm_up_harms_nothing(decay: str) -> None:
 
 
 @pytest.mark.parametrize("decay", ["constant", "linear", "cosine"])
-def test_a_lower_rate_of_a_remedy_is_scheduled_as_the_first(decay: str) -> None:
+def test_a_remedys_lower_rate_follows_the_same_schedule(decay: str) -> None:
     spec = RLTrainingJobSpec.model_validate(
         {
             "model": {"base": "s3://b/m"},

@@ -1,4 +1,5 @@
-"""From where a step is trained again, what may be missing, and that nothing of the run is written."""
+"""Replaying a step: the checkpoint it starts from, what may be missing, and that the run is never written
+to."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ BACK = Directive(remedy="RollBack", restore=[4, 3])
 
 
 def reports(last: int, restored: dict[int, int] | None = None) -> list[StepReport]:
-    """Of steps 0 to `last`; those in `restored` went back to an older step each."""
+    """Reports of steps 0 to `last`. Each step in `restored` went back to the older step given there."""
     gone_back = restored or {}
     made = []
     for step in range(last + 1):
@@ -47,7 +48,7 @@ def reports(last: int, restored: dict[int, int] | None = None) -> list[StepRepor
     return made
 
 
-# the way
+# The path of a replay.
 
 
 @pytest.mark.parametrize(
@@ -69,13 +70,13 @@ def test_a_replay_begins_at_the_newest_earlier_checkpoint(
     assert (plan.first is None) == (start is not None)
 
 
-def test_a_step_that_was_gone_back_to_is_kept_on_the_way() -> None:
+def test_a_replay_saves_a_step_that_a_rollback_returns_to() -> None:
     plan = plan_replay(reports(6, {5: 3}), {2}, 6)
     assert (plan.start, plan.saved, plan.idle) == (2, [3], [5])
 
 
 def test_a_return_to_a_lost_checkpoint_needs_an_earlier_start() -> None:
-    """Step 5 went back to step 3, whose checkpoint is gone: from step 4 there is no way."""
+    """Step 5 went back to step 3, whose checkpoint is gone, so a replay cannot start at step 4."""
     plan = plan_replay(reports(6, {5: 3}), {1, 4}, 6)
     assert (plan.start, plan.saved) == (1, [3])
     assert plan_replay(reports(6, {5: 3}), {1, 3, 4}, 6).start == 4
@@ -87,7 +88,7 @@ def test_a_return_to_a_lost_checkpoint_needs_an_earlier_start() -> None:
     back=st.dictionaries(st.integers(2, 12), st.integers(0, 11)),
     step=st.integers(1, 12),
 )
-def test_every_replay_path_is_whole_and_shortest(kept: set[int], back: dict[int, int], step: int) -> None:
+def test_every_replay_path_is_complete_and_shortest(kept: set[int], back: dict[int, int], step: int) -> None:
     restored = {at: min(to, at - 1) for at, to in back.items()}
     plan = plan_replay(reports(12, restored), kept, step)
 
@@ -107,17 +108,17 @@ def test_a_gap_in_the_reports_is_named() -> None:
         plan_replay(found, {2}, 6)
 
 
-def test_groups_that_are_gone_are_named_with_their_steps() -> None:
+def test_missing_groups_are_named_with_their_steps() -> None:
     plan = plan_replay(reports(6), {2}, 5)
     require_groups(plan, {"g3", "g4", "g5"})
     with pytest.raises(JobError, match=r"groups of step 3, 5: of step 3 g3; copy them back"):
         require_groups(plan, {"g4", "unknown"})
 
 
-# batches
+# The batches of a replay.
 
 
-def test_a_directive_goes_back_to_where_it_went_then() -> None:
+def test_a_replayed_directive_restores_the_same_step() -> None:
     report = reports(5, {5: 3})[5]
     batch = batch_of(report, [], [2, 5, 7])
     assert batch.directive is not None
@@ -131,7 +132,7 @@ def test_a_refused_directive_is_a_step_without_groups() -> None:
     assert (batch.directive, batch.groups) == (None, [])
 
 
-def test_another_algorithm_is_not_overruled_by_what_is_in_force() -> None:
+def test_another_algorithm_replaces_the_settings_in_force() -> None:
     held = InForce(
         number=3, loss="cispo", clip=Clip(high=4), learning_rate=1e-5, adapter=AdapterSize(rank=8, alpha=8)
     )
@@ -140,7 +141,7 @@ def test_another_algorithm_is_not_overruled_by_what_is_in_force() -> None:
     assert left.number == 3
 
 
-# the run's folder
+# The overlay over the run's folder.
 
 
 @pytest.fixture
@@ -153,7 +154,7 @@ def layered(tmp_path: Path) -> tuple[Overlay, Path]:
     return Overlay(FileStore(), f"file://{run}", root, hidden), run
 
 
-def test_what_is_written_is_read_first(layered: tuple[Overlay, Path], tmp_path: Path) -> None:
+def test_objects_written_by_the_replay_are_read_first(layered: tuple[Overlay, Path], tmp_path: Path) -> None:
     overlay, run = layered
     root = f"file://{tmp_path}/own"
     assert overlay.get(f"{root}/steps/000001.json") == b"steps/000001.json"
@@ -167,7 +168,9 @@ def test_what_is_written_is_read_first(layered: tuple[Overlay, Path], tmp_path: 
     assert not (run / "steps/000002.json").exists()
 
 
-def test_pointer_and_starts_of_the_run_are_not_seen(layered: tuple[Overlay, Path], tmp_path: Path) -> None:
+def test_a_replay_does_not_see_the_runs_pointer_and_starts(
+    layered: tuple[Overlay, Path], tmp_path: Path
+) -> None:
     overlay, _ = layered
     root = f"file://{tmp_path}/own"
     with pytest.raises(ObjectNotFoundError):
@@ -177,7 +180,7 @@ def test_pointer_and_starts_of_the_run_are_not_seen(layered: tuple[Overlay, Path
 
 
 @pytest.mark.parametrize("outside", ["file:///elsewhere/a", "s3://bucket/a", "{root}-beside/a"])
-def test_nothing_is_written_outside_of_its_folder(
+def test_a_replay_writes_nothing_outside_of_its_folder(
     layered: tuple[Overlay, Path], tmp_path: Path, outside: str
 ) -> None:
     overlay, _ = layered
@@ -192,11 +195,11 @@ def test_nothing_is_written_outside_of_its_folder(
             write()
 
 
-# what is there of a run
+# Preparing a replay of a stored run.
 
 
 class Stored:
-    """A run of four steps in a store, with checkpoints."""
+    """A stored run of four steps, with checkpoints of the steps in `kept`."""
 
     def __init__(self, folder: Path, kept: Sequence[int], processes: int = 1) -> None:
         self.config = rig.job(folder, folder / "model")
@@ -216,7 +219,7 @@ class Stored:
                 journal.seal(report, state)
 
     def place(self, step: int, key: str | None = CHECKPOINTS, **more: Any) -> ReplayContext:
-        """Of a replay."""
+        """The context of a replay of this step."""
         if key is not None:
             (self.folder / "key").write_text(key)
         output = self.config.spec.output.model_copy(update={"uri": self.layout.root})
@@ -233,7 +236,7 @@ class Stored:
         return ReplayContext(self.replay, request)
 
 
-def test_a_run_is_prepared_without_a_write_to_it(tmp_path: Path) -> None:
+def test_a_replay_is_prepared_without_writing_to_the_run(tmp_path: Path) -> None:
     stored = Stored(tmp_path, [0, 2, 4], processes=2)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "store").rglob("*")}
     place = stored.place(4)
@@ -265,7 +268,7 @@ def test_a_changed_checkpoint_record_is_skipped(tmp_path: Path) -> None:
     assert prepare(stored.place(4)).start == 1
 
 
-def test_a_step_that_was_taken_again_lends_no_checkpoint(tmp_path: Path) -> None:
+def test_a_retaken_steps_undone_checkpoint_is_not_used(tmp_path: Path) -> None:
     """A rollback to step 1 undid the checkpoint of step 2, which another incarnation took again."""
     stored = Stored(tmp_path, [1, 2])
     again = rig.report(2)
@@ -292,14 +295,14 @@ def test_a_half_written_report_names_its_object(tmp_path: Path) -> None:
         prepare(stored.place(4))
 
 
-# comparison
+# Comparing the replayed weights with the recorded ones.
 
 
 def file(name: str, of: str) -> FileDigest:
     return FileDigest(name=name, size=1, sha256=of * 64)
 
 
-def test_digests_of_tensors_come_before_those_of_files() -> None:
+def test_digests_of_tensors_are_preferred_to_those_of_files() -> None:
     now = [file("model.safetensors", "a"), file("digests.json", "b"), file("config.json", "c")]
     full = digests(now, [file("digests.json", "b"), file("model.safetensors", "d")])
     assert (full.file, full.same) == ("digests.json", True)
@@ -322,7 +325,7 @@ def test_tensors_that_differ_are_counted_and_measured(tmp_path: Path) -> None:
     assert tensor_difference(tmp_path / "one", tmp_path / "one").differing == 0
 
 
-def test_another_shape_and_no_number_differ(tmp_path: Path) -> None:
+def test_other_shapes_and_nan_count_as_different(tmp_path: Path) -> None:
     save_file({"a": np.zeros(3, np.float32), "b": np.ones(1, np.float32)}, tmp_path / "one")
     save_file({"a": np.zeros(2, np.float32), "b": np.full(1, np.nan, np.float32)}, tmp_path / "other")
     found = tensor_difference(tmp_path / "one", tmp_path / "other")

@@ -1,4 +1,4 @@
-"""What may be deleted, and what never."""
+"""Which checkpoints and weights may be deleted, and which never."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def test_a_checkpoint_in_validation_stays_until_it_is_ranked(
 
 
 @given(steps, st.data(), st.integers(1, 10), ranking)
-def test_what_is_resumed_from_and_what_is_beyond_stays(
+def test_the_durable_checkpoint_and_later_ones_stay(
     found: set[int], data: st.DataObject, keep: int, ranked: list[int]
 ) -> None:
     """A checkpoint beyond the durable step is being written, or waits for a person. The durable one is never
-    deleted, whatever is thought of it."""
+    deleted, whatever its rank."""
     durable = data.draw(st.sampled_from(sorted(found)))
     whole = data.draw(st.sets(st.sampled_from(sorted(found))))
     assert all(step < durable for step in expired_checkpoints(found, whole, durable, keep, 1, ranked))
@@ -53,13 +53,14 @@ def test_what_is_resumed_from_and_what_is_beyond_stays(
 
 @given(steps, steps, steps, st.integers(0, 10))
 def test_weights_in_use_stay(found: set[int], checkpoints: set[int], validated: set[int], lag: int) -> None:
-    """What lag allows to sample with, one more that servers may be loading, what is resumed or compared."""
+    """Kept are the versions that the lag allows, one more that servers may be loading, checkpoints and
+    validated steps."""
     latest = max(found)
     gone = set(expired_weights(found, latest, lag, checkpoints, validated))
     assert not gone & (checkpoints | validated | {0} | set(range(latest - lag - 1, latest + 1)))
     assert found - gone <= checkpoints | validated | {0} | set(range(latest - lag - 1, latest + 1))
 
 
-def test_every_so_many_steps_make_a_checkpoint() -> None:
+def test_a_checkpoint_is_due_every_few_steps() -> None:
     assert [step for step in range(12) if due(step, 5)] == [0, 5, 10]
     assert all(due(step, 1) for step in range(5))

@@ -26,7 +26,7 @@ MIXED = (31, 9, 9)
 
 
 def longrope(original: int = ORIGINAL, **settings: Any) -> Any:
-    """A Phi-3 of random weights, pretrained on so many tokens and stretched to 64."""
+    """A Phi-3 with random weights and a pretraining length of `original` tokens, stretched to 64."""
     scaling = {"rope_type": "longrope", "rope_theta": THETA, "short_factor": SHORT, "long_factor": LONG}
     return made(
         "Phi3",
@@ -42,7 +42,8 @@ def dynamic(**settings: Any) -> Any:
 
 
 def by_formula(factors: list[float] | None, scale: float, kind: str = "Phi3") -> Any:
-    """The same weights; pair i turns by position / (factor_i theta^(2i/d)), and is multiplied by `scale`."""
+    """The same weights without scaling of their own. Pair i turns by position / (factor_i theta^(2i/d)),
+    times `scale`."""
     plain = {"rope_type": "default", "rope_theta": THETA}
     model = made(kind, max_position_embeddings=LONGEST, rope_parameters=plain)
     pairs = np.arange(HEAD // 2)
@@ -90,7 +91,7 @@ def test_dynamic_ntk_keeps_its_first_factors() -> None:
     rope.fix(model, ORIGINAL)
     expected = logprobs(by_formula(None, 1.0, "Llama"), (16, 9), together=False)
     np.testing.assert_allclose(logprobs(model, (16, 9), together=True), expected, atol=2e-4)
-    # What is fixed stays so, whatever comes: transformers would choose others for this row.
+    # Fixed factors do not change. After a long row, transformers would choose others for this row.
     before = logprobs(model, (16,), together=False)
     logprobs(model, (31,), together=False)
     np.testing.assert_array_equal(logprobs(model, (16,), together=False), before)
@@ -112,7 +113,7 @@ def test_dynamic_ntk_that_servers_read_otherwise_is_refused(make: Any, context: 
 
 
 def phimoe() -> Any:
-    """It computes its factors in a `forward` of its own, by the longest row."""
+    """A Phi-MoE, which computes its factors from the longest row in a `forward` of its own."""
     scaling = {"rope_type": "longrope", "rope_theta": THETA, "short_factor": SHORT, "long_factor": LONG}
     scaling |= {"short_mscale": 1.2, "long_mscale": 1.3, "original_max_position_embeddings": ORIGINAL}
     settings: dict[str, Any] = {"num_local_experts": 2, "num_experts_per_tok": 1, "head_dim": HEAD}
@@ -138,7 +139,7 @@ def test_the_proof_has_a_row_beyond_the_original_length() -> None:
 
 
 def test_the_proof_sees_factors_that_change_with_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row of 23 tokens beside one that is longer than the original length."""
+    """The proof has a row of 23 tokens and one that is longer than the original length."""
     model = longrope(original=30)
     monkeypatch.setattr(rope, "proof_length", lambda model, limit: 31)
     choice = choose(Policy(model, model, temperature=1.0), CPU, quadratic=0.0)

@@ -1,4 +1,5 @@
-"""The learner's loop where its end is not the coordinator's word: what is durable by then, on every rank."""
+"""The learner's loop when something other than the coordinator ends it: what is durable then, on every
+rank."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ from headway_trainer.termination import ShutdownGuard
 
 @pytest.fixture(autouse=True)
 def hold(monkeypatch: pytest.MonkeyPatch) -> ShutdownGuard:
-    """SIGTERM, as far as this process's loop is concerned; and pauses that a test can wait for."""
+    """A guard with which the test simulates SIGTERM. Also shortens the client's pauses."""
     made = ShutdownGuard()
     monkeypatch.setattr(module, "SHUTDOWN_GUARD", made)
     monkeypatch.setattr(client, "FIRST_PAUSE", 0.01)
@@ -37,18 +38,18 @@ def hold(monkeypatch: pytest.MonkeyPatch) -> ShutdownGuard:
 
 
 class Scripted:
-    """A learner that trains by counting, with its checkpointer; checkpoints are made only on request."""
+    """A learner that only counts steps, and its own checkpointer. Checkpoints are made only on request."""
 
     def __init__(self, step: int = 0) -> None:
         self.checkpointer = self
         self.step = step
         self.durable = self.saved = 0
         self.known_step = -1
-        """The newest step that servers know of."""
+        """The newest step that was announced."""
         self.kept: Any = None
-        """What was pruned by last."""
+        """Arguments of the last `prune`."""
         self.done: list[Batch] = []
-        """Batches with a directive."""
+        """Batches whose directive was carried out."""
 
     def resume(self) -> StepReport:
         return self._report()
@@ -75,16 +76,16 @@ class Scripted:
         return rig.report(self.step).model_copy(update={"durable": self.durable})
 
     def after(self, made: StepReport) -> None:
-        """Nothing is due."""
+        """No checkpoint is due."""
 
     def check(self) -> None:
-        """Nothing failed."""
+        """No upload failed."""
 
     def prune(self, latest: int, validated: Any, validating: Any = ()) -> None:
         self.kept = latest, (*validated,), (*validating,)
 
     def export(self, newest: StepReport) -> None:
-        """They lie whole in the store."""
+        """Nothing to do, because all weights are already whole in the store."""
 
     def announced(self) -> None:
         self.known_step = self.step
@@ -105,7 +106,7 @@ class Silent:
 
 
 class First:
-    """Rank 0 of two; the other one was asked to stop while the first step was trained."""
+    """Rank 0 of two. Rank 1 was asked to stop while step 5 was trained."""
 
     first = True
 
@@ -120,7 +121,7 @@ class First:
 
 
 class Follower:
-    """Rank 1 of two: what rank 0 shares reaches it as bytes do."""
+    """Rank 1 of two. It receives rank 0's message through pickle, as bytes."""
 
     first = False
 
@@ -134,13 +135,13 @@ class Follower:
         return values
 
     def barrier(self) -> None:
-        """Nobody is waited for."""
+        """Return at once."""
 
 
 async def served(
     learner: Scripted, coordinator: CoordinatorClient | None, ranks: Any
 ) -> BaseException | None:
-    """Run the loop; what it raised."""
+    """Run the loop. Returns the exception that ended it, or None."""
     parts = cast(Learner, learner), coordinator, cast(Ranks, ranks)
     call = asyncio.to_thread(serve, *parts, None, time.time())
     (ended,) = await asyncio.gather(asyncio.wait_for(call, 30), return_exceptions=True)
@@ -171,7 +172,7 @@ async def test_pruning_follows_the_validations_named_in_a_batch() -> None:
 
 @pytest.mark.parametrize("heard", [0, 1])
 async def test_an_unreachable_coordinator_leaves_trained_steps_durable(heard: int) -> None:
-    """It goes away before it hears of step 1, and after."""
+    """The coordinator becomes unreachable before or after it receives the report of step 1."""
     learner = Scripted()
     gone = False
 
@@ -190,7 +191,7 @@ async def test_an_unreachable_coordinator_leaves_trained_steps_durable(heard: in
     assert (ended.termination.reason, ended.code) == ("CoordinatorUnreachable", RETRIABLE)
 
 
-async def test_the_other_ranks_save_with_the_first_one() -> None:
+async def test_all_ranks_save_when_the_first_one_does() -> None:
     learner = Scripted(step=4)
     ended = await served(
         learner, None, Follower(RankMessage(CoordinatorUnreachableError("no answer for 600 s"), durable=0))
@@ -200,7 +201,7 @@ async def test_the_other_ranks_save_with_the_first_one() -> None:
     assert ended.termination.message == "no answer for 600 s"
 
 
-async def test_a_signal_stops_it_while_the_coordinator_is_unavailable(hold: ShutdownGuard) -> None:
+async def test_sigterm_stops_a_learner_that_waits_for_a_coordinator(hold: ShutdownGuard) -> None:
     learner = Scripted(step=4)
     hold.set(True)
     assert hold.defers()
@@ -212,10 +213,8 @@ async def test_a_signal_stops_it_while_the_coordinator_is_unavailable(hold: Shut
 
 
 @pytest.mark.parametrize("stopped", ["this rank", "another"])
-async def test_told_to_stop_while_it_trains_it_saves_and_asks_nobody(
-    hold: ShutdownGuard, stopped: str
-) -> None:
-    """A coordinator that swallows requests would cost a minute each of the time there is for saving."""
+async def test_a_stop_during_training_saves_without_any_request(hold: ShutdownGuard, stopped: str) -> None:
+    """Each request to a hanging coordinator would cost a minute of the time that remains for saving."""
 
     class Stopped(Scripted):
         def train(self, batch: Any, incarnation: int, before: Stopwatch) -> StepReport:
@@ -242,7 +241,7 @@ async def test_a_stop_during_the_announcement_prevents_the_next_poll(hold: Shutd
     assert coordinator.heard == ["announce 4", "poll 5", "announce 5"]
 
 
-async def test_what_comes_after_a_step_is_timed_with_the_next(hold: ShutdownGuard) -> None:
+async def test_work_after_a_step_is_timed_with_the_next_step(hold: ShutdownGuard) -> None:
     timed: list[set[str]] = []
 
     class Timed(Scripted):
@@ -268,14 +267,14 @@ def test_the_first_step_is_timed_from_process_start_or_step_0() -> None:
     assert found.seconds == {"report": pytest.approx(3, abs=5)}
 
 
-def test_a_step_s_seconds_are_whole() -> None:
+def test_the_parts_of_a_steps_time_add_up() -> None:
     watch = Stopwatch({"wait_for_batch": 4.0, "report": 1.0}, began=100.0)
     assert watch.complete(107.0) == {"wait_for_batch": 4.0, "report": 1.0, "other": 2.0}
     assert watch.complete(104.0)["other"] == 0, "parts may be measured by another clock"
 
 
 async def test_no_rank_succeeds_before_the_first_rank_has_exported() -> None:
-    """A node that has succeeded is not started again, and the first one cannot start again without it."""
+    """A node that has succeeded is not restarted, and the first node cannot restart without it."""
     did: list[str] = []
 
     class Exporting(Scripted):
@@ -292,7 +291,8 @@ async def test_no_rank_succeeds_before_the_first_rank_has_exported() -> None:
 
 
 async def test_a_directive_is_a_step_like_any_other_on_every_rank() -> None:
-    """Announced, pruned by its word, followed by the next step; no rows are made of it."""
+    """It is announced, pruning follows its batch, and the next step comes after it, but it makes no training
+    rows."""
     asked = Batch(step=2, epoch=0, groups=[], directive=Directive(remedy="RollBack", restore=[0]))
     learner = Scripted()
     script = rig.ScriptedCoordinator(
@@ -337,7 +337,7 @@ async def test_a_coordinator_back_in_time_gets_the_report_again() -> None:
 
 
 def test_ranks_that_lay_rows_out_differently_are_refused() -> None:
-    """Each plans the whole step: one that packs would train other rows than one that pads."""
+    """Each rank plans the whole step, so a rank that packs would train other rows than one that pads."""
     alike = [(True, "flash", "chunked")] * 2
     _require_one(set(alike))
     with pytest.raises(JobError, match="different layouts") as refused:

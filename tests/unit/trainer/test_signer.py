@@ -1,4 +1,4 @@
-"""Records of checkpoints that only the job's own processes can write."""
+"""Checkpoint records are signed, so that only the job's own processes can write them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WEIGHTS = "weights.pt"
 
 
 class Pickled:
-    """An engine whose state is a pickle, read as DeepSpeed reads one by itself."""
+    """An engine whose state is a pickle, which it reads as DeepSpeed does by default."""
 
     replicated = True
     updates = 1
@@ -49,7 +49,7 @@ class Pickled:
 
 
 class Process:
-    """A learner as far as its checkpoints go."""
+    """The part of a learner that makes and resumes checkpoints."""
 
     def __init__(self, layout: Layout, scratch: Path, key: str = CHECKPOINTS) -> None:
         self.store, self.engine = FileStore(), Pickled()
@@ -82,7 +82,7 @@ def layout(tmp_path: Path) -> Layout:
 
 @pytest.fixture
 def durable(layout: Layout, tmp_path: Path) -> Layout:
-    """Of a job whose step 1 is durable."""
+    """The layout of a job whose step 1 is durable."""
     process = Process(layout, tmp_path / "first")
     process.resume()
     process.take(1)
@@ -112,7 +112,7 @@ def test_a_planted_pickle_with_its_digest_rewritten_never_runs(durable: Layout, 
     assert "its signature is not this job's" in refused.value.termination.message
     assert "set latest.json" in refused.value.termination.message
     assert refused.value.code == RETRIABLE
-    # It would have run: the file has the recorded digest, and the engine reads any object.
+    # Without the signature it would have run, because the digest matches and the engine reads any object.
     file = path(f"{durable.checkpoint_of(1, 0)}/{WEIGHTS}")
     with pytest.raises(pickle.UnpicklingError):
         torch.load(file, weights_only=True)
@@ -147,8 +147,8 @@ def test_a_record_without_a_signature_is_refused(durable: Layout, tmp_path: Path
     ],
     ids=["rewritten", "empty"],
 )
-def test_what_a_node_says_that_it_uploaded_is_signed_too(layout: Layout, tmp_path: Path, forge: Any) -> None:
-    """Else rank 0 would sign the digest of a planted file itself."""
+def test_each_nodes_list_of_uploaded_files_is_signed_too(layout: Layout, tmp_path: Path, forge: Any) -> None:
+    """Otherwise rank 0 itself would sign the digest of a planted file."""
 
     class Meddling(FileStore):
         def put(self, uri: str, data: bytes) -> None:
@@ -181,7 +181,7 @@ def test_a_part_of_another_checkpoint_is_refused(layout: Layout, tmp_path: Path)
 def test_a_checkpoint_signed_with_another_roles_key_is_refused(
     other: Key, layout: Layout, tmp_path: Path
 ) -> None:
-    """Whatever coordinator, rollout servers and brokers hold, it signs nothing that a learner resumes."""
+    """The keys of coordinator, rollout servers and brokers cannot sign anything that a learner resumes."""
     forger = Process(layout, tmp_path / "first", KEYS[other])
     forger.resume()
     forger.take(1)
@@ -191,7 +191,7 @@ def test_a_checkpoint_signed_with_another_roles_key_is_refused(
 
 
 @pytest.mark.parametrize("other", ["key", "namespace", "name", "uid"])
-def test_another_jobs_key_opens_nothing(layout: Layout, other: str) -> None:
+def test_another_jobs_key_verifies_no_record(layout: Layout, other: str) -> None:
     given = {"key": CHECKPOINTS, "namespace": "rl", "name": "refunds", "uid": "uid"}
     content = {"step": 3, "metrics": {"loss": 0.1 + 0.2}}
     signed = Signer.of(CHECKPOINTS, layout).signed(content)
@@ -199,13 +199,13 @@ def test_another_jobs_key_opens_nothing(layout: Layout, other: str) -> None:
     key = strange.pop("key")
     with pytest.raises(IncompleteCheckpointError, match="not this job's"):
         Signer.of(key, Layout("file:///elsewhere", **strange)).opened("file:///r", signed)
-    # Where the artifacts lie is not part of the key: a bucket may be copied.
+    # The place of the artifacts is not part of the key, because a bucket may be copied.
     moved = Signer.of(CHECKPOINTS, Layout("file:///elsewhere", "rl", "refunds", "uid"))
     assert moved.opened("file:///r", signed) == content
 
 
-def test_the_signature_is_an_hmac_by_a_key_of_its_own(layout: Layout) -> None:
-    """By RFC 2104 and the expansion of RFC 5869, written down once more."""
+def test_the_signature_is_an_hmac_with_a_derived_key(layout: Layout) -> None:
+    """The test repeats the formulas of RFC 2104 and of the expansion in RFC 5869."""
 
     def mac(key: bytes, text: bytes) -> bytes:
         padded = key.ljust(64, b"\0")

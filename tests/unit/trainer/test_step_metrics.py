@@ -1,4 +1,4 @@
-"""What a step reports: names that the catalogue knows, numbers that add up."""
+"""Metrics of a step: every name is declared, and the numbers add up."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def update(loss: float, tokens: int) -> StepResult:
 
 
 def non_finite(loss: float = 0.5, norm: float = 1.5) -> StepResult:
-    """An update of which one value is not a number."""
+    """An update with this loss and gradient norm, of which a test makes one non-finite."""
     return StepResult(Update(norm, 1e-4), TOKENS | {"loss": loss}, action_tokens=4, micro_batches=1)
 
 
@@ -51,7 +51,7 @@ def batch() -> Batch:
     return Batch(step=4, epoch=1, groups=groups)
 
 
-def test_every_name_is_in_the_catalogue() -> None:
+def test_every_metric_of_a_step_is_declared() -> None:
     parts = "policy_update save_checkpoint prune publish_weights training wait_for_batch step start other"
     seconds = dict.fromkeys(parts.split(), 1.0)
     found = step_metrics(training_batch(batch(), Objective.of(AlgorithmSpec())), [update(0.5, 10)], seconds)
@@ -76,7 +76,7 @@ def test_counts_of_a_batch_with_a_filtered_group() -> None:
     assert (found["rollout/advantage/n_positive"], found["rollout/advantage/n_negative"]) == (1, 1)
 
 
-def test_updates_are_weighed_by_their_tokens() -> None:
+def test_updates_are_averaged_by_their_tokens() -> None:
     made = training_batch(batch(), Objective.of(AlgorithmSpec()))
     found = step_metrics(made, [update(1.0, 30), update(0.0, 10)], {})
     assert found["training/loss"] == pytest.approx(0.75)
@@ -85,7 +85,7 @@ def test_updates_are_weighed_by_their_tokens() -> None:
 
 
 def test_a_metric_that_is_not_a_number_is_left_out() -> None:
-    """A log-probability far from the sampler's makes the estimate of the divergence overflow."""
+    """If a log-probability is far from the sampler's, the estimate of the divergence overflows."""
     far = StepResult(Update(1.5, 1e-4), TOKENS | {"k3": math.inf}, action_tokens=4, micro_batches=1)
     found = step_metrics(training_batch(batch(), Objective.of(AlgorithmSpec())), [far], {})
     assert "training/mismatch_kl" not in found
@@ -111,7 +111,7 @@ def test_the_effective_share_follows_kishs_formula() -> None:
     [{"weight_squared": 0.0}, {"weight_squared": math.inf, "k3": math.inf}, {"k3": 1e200}],
     ids=["too small", "too large", "too large for its square"],
 )
-def test_weights_beyond_all_numbers_have_no_effective_share(tokens: dict[str, float]) -> None:
+def test_overflowing_weights_have_no_effective_sample_share(tokens: dict[str, float]) -> None:
     made = training_batch(batch(), Objective.of(AlgorithmSpec()))
     one = StepResult(Update(1.5, 1e-4), TOKENS | tokens, action_tokens=4, micro_batches=1)
     assert "training/effective_sample_share" not in step_metrics(made, [one], {})
@@ -160,6 +160,6 @@ def test_a_non_finite_loss_names_its_first_token_and_its_cause(cause: str, field
     assert termination.field == field
 
 
-def test_a_step_of_numbers_is_not() -> None:
+def test_a_step_with_finite_values_is_accepted() -> None:
     refuse_non_finite([update(0.5, 10), update(-0.5, 10)], 4, own={})
     refuse_non_finite([], 4, own={})

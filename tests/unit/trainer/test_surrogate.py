@@ -17,7 +17,7 @@ from headway_trainer.objective.surrogate import SURROGATES, RatioBounds
 
 CALM = hypothesis.settings(max_examples=50)
 Array = NDArray[np.float64]
-# Products of numbers below 1e-308 lose digits, so that no relative tolerance holds.
+# Subnormal numbers have fewer digits, so their products would exceed any relative tolerance.
 log_probs = st.floats(-12, 0, allow_nan=False, allow_subnormal=False)
 tokens = st.lists(
     st.tuples(log_probs, log_probs, st.floats(-3, 3, allow_nan=False, allow_subnormal=False)),
@@ -123,7 +123,7 @@ def test_a_dual_bound_by_hand() -> None:
     np.testing.assert_allclose(slope, [0.0, 2.0, 0.0], rtol=1e-12)
 
 
-def test_an_impossible_token_stays_finite() -> None:
+def test_a_token_of_probability_zero_has_a_finite_loss() -> None:
     new_T = torch.tensor([0.0], requires_grad=True)
     ratio_T = ratio(new_T, np.array([-1e4], dtype=np.float32))
     assert ratio_T.item() == pytest.approx(math.exp(LOG_RATIO_LIMIT), rel=1e-6)

@@ -1,4 +1,4 @@
-"""What a step sums up over its action tokens."""
+"""Sums over the action tokens of a step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GAPS = torch.tensor([0.0, 0.5, -1.0, FAR / 2])
 
 
 def statistics(gap_T: torch.Tensor) -> TokenStatistics:
-    """Of tokens whose trained and sampling log-probabilities are so far apart."""
+    """Statistics of tokens with these gaps between trained and sampling log-probability."""
     one_T = torch.ones_like(gap_T)
     return TokenStatistics(
         loss_T=one_T,

@@ -1,4 +1,4 @@
-"""How a learner process ends: its exit code, its logged error, and no teardown of the interpreter."""
+"""How a learner process ends: its exit code and its logged error. It skips the interpreter's teardown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Captured = pytest.CaptureFixture[str]
 
 
 class ExitedError(Exception):
-    """The process is gone, with this code."""
+    """Raised instead of ending the process with this code."""
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +63,7 @@ def test_an_error_it_cannot_explain_leaves_its_traceback(
     assert stderr.endswith("RuntimeError: connection closed by peer\n")
 
 
-def test_work_that_is_done_is_code_0(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_work_ends_with_code_0(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learner, "run", lambda environ: None)
     assert code_of(learner.main) == 0
 
@@ -79,7 +79,7 @@ def test_work_that_is_done_is_code_0(monkeypatch: pytest.MonkeyPatch) -> None:
         (-9, [-9, 1], 137),
     ],
 )
-def test_the_process_that_says_why_explains_its_pod(first: int, codes: list[int], code: int) -> None:
+def test_the_process_that_explains_its_failure_sets_the_code(first: int, codes: list[int], code: int) -> None:
     assert launch.outcome(first, codes, lambda: False) == code
 
 
@@ -89,7 +89,7 @@ def test_the_process_that_says_why_explains_its_pod(first: int, codes: list[int]
     ids=["gloo", "NCCL", "stopped with the rest", "permanent", "retriable"],
 )
 def test_the_loss_of_a_stopped_pod_is_not_a_failure(first: int, code: int) -> None:
-    """A rank that fails for a reason of its own has failed, even if another rank stops meanwhile."""
+    """A failure with a reason of the rank's own still counts as a failure while another rank stops."""
     assert launch.outcome(first, [first, first], lambda: True) == code
 
 
@@ -101,7 +101,7 @@ def test_several_processes_end_with_one_code(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(("asked", "code"), [(None, 0), (7, 7), ("what is wrong", 1)])
-def test_an_exit_that_is_asked_for_is_kept(capsys: Captured, asked: int | str | None, code: int) -> None:
+def test_an_explicit_exit_code_is_kept(capsys: Captured, asked: int | str | None, code: int) -> None:
     def work() -> None:
         raise SystemExit(asked)
 

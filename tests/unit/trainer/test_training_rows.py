@@ -1,4 +1,5 @@
-"""From a batch record to training rows: who is scored, who is filtered, what is counted."""
+"""How a batch becomes training rows: which episodes are scored, which groups are filtered, what is
+counted."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ OBJECTIVE = Objective.of(AlgorithmSpec())
 
 
 def group_advantages(group: GroupRecord, objective: Objective = OBJECTIVE) -> list[float]:
-    """Of each scored episode, of which every turn has the same."""
+    """Advantage of each scored episode. All turns of an episode have the same advantage."""
     found = objective.advantages([scored_episodes(group)])[0]
     assert all(len(set(turns)) == 1 for turns in found)
     return [float(turns[0]) for turns in found]
@@ -55,7 +56,7 @@ def test_a_uniform_group_is_acknowledged_but_not_trained() -> None:
 @pytest.mark.parametrize("method", ["group_based", "monte_carlo"])
 def test_a_group_that_is_uniform_up_to_rounding_is_not_trained(method: str) -> None:
     objective = Objective.of(AlgorithmSpec(advantage=Advantage(method=method)))
-    sums = [0.1 + 0.2 - 0.3, 0.0, 0.0]  # 6e-17: there is nothing that centring would take away
+    sums = [0.1 + 0.2 - 0.3, 0.0, 0.0]  # 0.1 + 0.2 - 0.3 is 6e-17, close to the group's mean already
     batch = training_batch(made(rig.group("a", sums), rig.group("b", [1.0, 0.0])), objective)
     assert sums[0] > 0
     assert [group.group_id for group in batch.groups] == ["b"]
@@ -64,8 +65,9 @@ def test_a_group_that_is_uniform_up_to_rounding_is_not_trained(method: str) -> N
 
 @pytest.mark.parametrize("method", ["monte_carlo", "reinforce_pp", "group_based_per_turn"])
 @pytest.mark.parametrize("turns", [[1e300, -1e300], [float("inf"), 0.0], [float("nan"), 0.0], [1e7, 1.0]])
-def test_rewards_that_no_metric_can_be_made_of_name_their_group(method: str, turns: list[float]) -> None:
-    """reinforce_pp would make 0 of every advantage of the batch, monte_carlo end with a bare ValueError."""
+def test_rewards_too_large_for_metrics_name_their_group(method: str, turns: list[float]) -> None:
+    """Otherwise reinforce_pp would make every advantage of the batch 0, and monte_carlo would raise a bare
+    ValueError."""
     group = rig.group("t0-000007", [1.0, 0.0])
     spans = [
         TurnSpan(start=v.start, end=v.end, turn=n) for n, v in enumerate(group.episodes[0].rows[0].versions)
@@ -116,7 +118,7 @@ def test_staleness_counts_from_the_weights_that_are_trained() -> None:
     assert staleness_of([], step=10).maximum == 0
 
 
-def test_no_token_ages_by_a_step_that_trains_nothing() -> None:
+def test_no_token_ages_by_a_step_without_training() -> None:
     old = VersionSpan(start=1, end=11, version=PolicyVersion(incarnation=0, step=5))
     assert [staleness_of([old], step=10, idle=idle).maximum for idle in ([], [7], [5, 7, 8])] == [4, 3, 2]
     group = rig.group("a", [1.0, 0.0])
@@ -148,7 +150,8 @@ def test_a_row_without_action_tokens_is_left_out() -> None:
 
 
 def with_turns(group: GroupRecord, *turn_rewards: list[float] | None) -> GroupRecord:
-    """The group, whose rows have the spans of their turns, and a reward of each turn where given."""
+    """The group with the spans of turns in its rows, and with rewards by turn for the episodes that have a
+    list."""
     episodes = []
     for episode, rewards in zip(group.episodes, turn_rewards, strict=True):
         [row] = episode.rows
@@ -172,7 +175,7 @@ def test_each_turn_carries_the_advantage_of_its_own_return() -> None:
         for span, value in zip(source.rows[0].turns, expected, strict=True):
             assert set(row.advantages[span.start : span.end]) == {np.float32(value)}
         assert not row.advantages[~row.mask].any()
-    # Earned at the first turn, it is nothing to the second one's credit.
+    # A reward earned at the first turn gives the second turn no advantage.
     group = with_turns(rig.group("a", [1.0, 0.0]), [1.0, 0.0], [0.0, 0.0])
     [trained] = training_batch(made(group), PER_TURN).groups
     first, second = group.episodes[0].rows[0].turns
@@ -196,7 +199,7 @@ def test_a_turn_without_reward_among_rewarded_turns_is_refused() -> None:
 
 
 def moved(group: GroupRecord, by: int) -> GroupRecord:
-    """The same rows, which have only each second turn from `by` on."""
+    """The same rows, but their tokens belong to every second turn, starting at turn `by`."""
     found = []
     for episode in group.episodes:
         spans = [span.model_copy(update={"turn": by + 2 * span.turn}) for span in episode.rows[0].turns]
@@ -206,7 +209,7 @@ def moved(group: GroupRecord, by: int) -> GroupRecord:
 
 
 def test_reward_of_a_turn_without_tokens_goes_to_the_turn_before() -> None:
-    """A schema held it: it is a part of the world, as a tool's answer is."""
+    """The turn followed a schema, so its tokens are context, like a tool's answer."""
     group = with_turns(rig.group("a", [1.0, 0.0]), [0.25, 0.5, 0.25], [0.0, 0.0, 0.0])
     first, _ = scored_episodes(moved(group, 0))
     assert first.turn_rewards == (0.75, 0.25)
@@ -215,7 +218,7 @@ def test_reward_of_a_turn_without_tokens_goes_to_the_turn_before() -> None:
     assert first.turn_rewards == (0.25, 0.25), "no turn that is trained came before the first one"
 
 
-def test_a_turn_that_did_not_reach_the_agent_takes_no_part() -> None:
+def test_an_undelivered_turn_is_left_out_of_the_returns() -> None:
     group = with_turns(rig.group("a", [1.0, 0.0]), [0.25, 0.0, 0.75], [0.0, 0.0, 0.0])
     first, second = scored_episodes(moved(group, 0))
     assert (first.turn_rewards, second.turn_rewards) == ((0.25, 0.75), (0.0, 0.0))

@@ -1,4 +1,4 @@
-"""The model a job begins with: an adapter taken up as it is, or merged, or all weights."""
+"""The model that a job starts from: an adapter that continues, an adapter that is merged, or full weights."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(base: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, Path]:
-    """A model whose adapter does something, and the adapter as it is published."""
+    """A model whose adapter changes its outputs, and the folder of the published adapter."""
     spec = ModelSpec.model_validate(
         {"base": f"file://{base}", "dtype": "float32", "lora": {"rank": 4, "alpha": 8}}
     )
@@ -73,7 +73,7 @@ def started_from(config: JobConfig, folder: Path) -> JobConfig:
 LORA = {"rank": 4, "alpha": 8}
 
 
-def test_an_adapter_goes_on_as_it_was(
+def test_an_adapter_continues_unchanged(
     trained: tuple[nn.Module, Path], begin: Callable[..., nn.Module], tmp_path: Path
 ) -> None:
     model, folder = trained
@@ -102,7 +102,7 @@ def test_an_adapter_is_merged_where_every_weight_trains(
     assert all(tensor.requires_grad for tensor in begun.parameters())
 
 
-def test_all_weights_are_taken_as_they_are(
+def test_full_weights_are_loaded_unchanged(
     trained: tuple[nn.Module, Path], begin: Callable[..., nn.Module], base: Path, tmp_path: Path
 ) -> None:
     whole = begin(trained[1])
@@ -113,7 +113,7 @@ def test_all_weights_are_taken_as_they_are(
     assert all(torch.equal(tensor, begun.state_dict()[name]) for name, tensor in whole.state_dict().items())
 
 
-def test_all_weights_that_are_not_those_described_are_refused(
+def test_full_weights_that_contradict_their_report_are_refused(
     begin: Callable[..., nn.Module], base: Path, tmp_path: Path
 ) -> None:
     exported = tmp_path / "exported"
@@ -138,7 +138,7 @@ def test_without_a_warm_start_the_base_model_is_loaded(base: Path, tmp_path: Pat
     assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in stored.items())
 
 
-def test_a_job_that_has_begun_does_not_look_at_them_again(base: Path, tmp_path: Path) -> None:
+def test_a_job_that_has_begun_ignores_its_warm_start(base: Path, tmp_path: Path) -> None:
     config = started_from(rig.job(tmp_path, base, lora=LORA), tmp_path / "deleted since")
     layout = Layout(config.spec.output.uri, config.namespace, config.name, config.uid)
     FileStore().put(layout.latest, b'{"step": 0}')

@@ -1,4 +1,4 @@
-"""A wider adapter computes what the narrow one did, under every option of PEFT that has two matrices."""
+"""A wider adapter gives the same outputs as the narrow one, under every PEFT option with two matrices."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def adapted(base: nn.Module, rank: int, alpha: int, seed: int, **options: Any) -
 
 
 def trained(model: nn.Module) -> TrainedState:
-    """A state in which every matrix of the adapter does something."""
+    """A training state in which every matrix of the adapter affects the outputs."""
     found = {}
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -69,7 +69,7 @@ def wider(narrow: nn.Module, wide: nn.Module) -> tuple[TrainedState, TrainedStat
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("alpha", [16, 8, 24], ids=lambda alpha: f"alpha {alpha}")
-def test_logits_are_equal(base: nn.Module, options: dict[str, Any], alpha: int) -> None:
+def test_a_wider_adapter_gives_equal_logits(base: nn.Module, options: dict[str, Any], alpha: int) -> None:
     narrow, wide = adapted(base, NARROW, 8, 0, **options), adapted(base, WIDE, alpha, 1, **options)
     wider(narrow, wide)
     torch.testing.assert_close(logits(wide), logits(narrow), rtol=1e-5, atol=1e-5)
@@ -104,8 +104,8 @@ def test_widening_keeps_old_weights_and_starts_new_ones_as_peft(base: nn.Module)
             assert not values[rest].any()
 
 
-def test_moments_follow_what_a_weight_was_multiplied_by(base: nn.Module) -> None:
-    """A step by Adam of the wider one moves the module's output as one of the narrow one does."""
+def test_moments_are_scaled_with_their_weights(base: nn.Module) -> None:
+    """A step of Adam changes the module's output equally with the wider and the narrow adapter."""
     options = OPTIONS["rsLoRA"]
     narrow, wide = adapted(base, NARROW, 8, 0, **options), adapted(base, WIDE, 16, 1, **options)
     before, after = wider(narrow, wide)
