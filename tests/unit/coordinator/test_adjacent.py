@@ -196,7 +196,7 @@ async def test_a_conversation_with_later_system_messages_is_one_row(strict: Any)
     assert strict.decode(row.tokens).count("It is Monday.") == 2
 
 
-async def test_words_after_results_stay_in_one_row(alternating: Any) -> None:
+async def test_a_text_beside_a_result_stays_in_one_row(alternating: Any) -> None:
     """Anthropic's clients send a tool's result and a text in one message."""
     core = Gateway(choose(alternating, "mistral"), ScriptedModel(alternating, [CALL, ANSWER]), 10_000, 5.0)
     session = Session(episode_id="e", seed=3, sampling=Sampling(1.0, 1.0, 200))

@@ -1,5 +1,4 @@
-"""`.status.algorithm` shows what the learner runs: the same expanded algorithm, with every choice and
-number."""
+"""`.status.algorithm` shows what the learner runs: the same expansion, with every choice and number."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Validations that run beside training: their order, their maximum number, restarts, and which weights are
-kept."""
+"""Validations beside training: their order, maximum number, restarts, and which weights are kept."""
 
 from __future__ import annotations
 

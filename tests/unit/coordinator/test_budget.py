@@ -210,8 +210,7 @@ def test_money_reserves_the_highest_price_of_today_and_later(tmp_path: Path) -> 
         assert account.worth(limit, {("sample", "discarded"): 1_000_000}) == Decimal(price)
     account.reserve("g", {("train",): 1})
     assert account.unpriced() == ["train"]
-    # The later entry has no price for discarded tokens, but today's price still applies for the rest of
-    # today.
+    # The later entry has no price for discarded tokens, but today's price still applies today.
     today = Priced(ledger, lambda: book(sample="4", discarded="5"), lambda: date(2026, 2, 1))
     assert today.highest_price("discarded") == Decimal(5) / 1_000_000
 

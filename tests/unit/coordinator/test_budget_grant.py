@@ -65,8 +65,7 @@ async def test_request_needs_one_group_and_wants_all_that_wait() -> None:
 
 
 async def one_runs_and_one_waits(found: Budget) -> tuple[Running, Running, int]:
-    """Start two groups without a grant, then grant enough for the first; return both and the granted
-    amount."""
+    """Start two groups without a grant, then grant enough for one. Returns both and the granted amount."""
     one, two = Running(found, plan(0)), Running(found, plan(1))
     await settle()
     request = asked(found)

@@ -113,8 +113,7 @@ def version(step: int) -> PolicyVersion:
 
 @st.composite
 def turns(draw: st.DrawFn) -> list[tuple[int, int, int, bool]]:
-    """Turns of an episode, most of them at their maximum: prompt, cached and sampled tokens, and whether
-    delivered."""
+    """Turns of an episode, most at their maximum: prompt, cached and sampled tokens, and if delivered."""
     if draw(st.integers(0, 3)):
         cached = draw(st.sampled_from([0, CONTEXT - MAX_TOKENS]))
         return [(CONTEXT - MAX_TOKENS, cached, MAX_TOKENS, draw(st.integers(0, 7)) != 7)] * TURNS
@@ -473,7 +472,7 @@ class JobUnderABudget(RuleBasedStateMachine):
     def a_pod_gets_accelerators(self, count: int) -> None:
         self.pod = HeldPod(uid="p", role="learner", product=PRODUCT, count=count, since=self.now)
         if self.budget.account.shortfalls(self._ahead()):
-            self.pod = None  # a budget without room for these minutes is refused in docs/budget.md
+            self.pod = None  # docs/budget.md: a budget without room for these minutes is refused
         else:
             self._run(lambda: self.budget.reserve_time(self._ahead()))
 

@@ -132,7 +132,7 @@ async def waits(process: Played) -> None:
         await asyncio.Event().wait()
 
 
-async def test_an_exhausted_job_says_so_after_it_was_stopped(tmp_path: Path) -> None:
+async def test_an_exhausted_job_shows_it_after_it_was_stopped(tmp_path: Path) -> None:
     stored = Stored(tmp_path, budget={"tokens": {"sample": 1}})
     process = stored.process(waits)
     task = asyncio.create_task(process.run())
@@ -143,7 +143,7 @@ async def test_an_exhausted_job_says_so_after_it_was_stopped(tmp_path: Path) -> 
     assert stored.budget["limits"][0]["needed"] == before["limits"][0]["needed"]
 
 
-async def test_a_job_refused_by_its_namespace_says_so_after_it_stopped(tmp_path: Path) -> None:
+async def test_a_job_its_namespace_refused_shows_it_after_a_stop(tmp_path: Path) -> None:
     stored = Stored(tmp_path, grant=part(0))
     process = stored.process(waits)
     task = asyncio.create_task(process.run())

@@ -53,7 +53,7 @@ async def until_exhausted(job: Job) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_a_job_stops_below_its_budget_and_goes_on_from_there(tmp_path: Path) -> None:
+async def test_a_job_stops_below_its_budget_and_continues_there(tmp_path: Path) -> None:
     unbounded = Job(tmp_path / "unbounded", short())
     async with unbounded.coordinator() as (_, learner, running):
         await learner.run()
@@ -98,8 +98,10 @@ async def test_a_draining_job_trains_whole_batches_and_ends(tmp_path: Path, many
 
 
 async def test_256_episodes_at_once_stay_within_the_budget(tmp_path: Path) -> None:
-    """Episodes end at different times, and one in eight is lost. The test checks the ledger after each
-    growth."""
+    """Episodes end at different times, and one in eight is lost.
+
+    The test checks the ledger after each growth.
+    """
     size, chance, ended = 8, random.Random(1), 0
     ledger = Ledger(FileStore(), Layout(f"file://{tmp_path}", "ns", "job", "uid"))
     limits, limiter, max_at_once, running = Limits(50, 2, 10, 1), AdaptiveSemaphore(256), 0, 0

@@ -1,5 +1,7 @@
-"""Ids that models write with their calls. A result in the row has its call's id, and the client sees the same
-id."""
+"""Ids that models write with their calls.
+
+A result in the row has its call's id, and the client sees the same id.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,10 @@ COUNTS = "'functions.' + name + ':' + loop.index0 | string"
 
 
 def with_ids(name: str, written: str = "call.id") -> Any:
-    """A family's tokenizer. Its template writes the call's id with a result, and the expression `written`
-    with a call."""
+    """A family's tokenizer.
+
+    Its template writes the call's id with a result, and the expression `written` with a call.
+    """
     tok = spoken(BY_FAMILY[name])
     result = "message.content + "
     template = tok.chat_template.replace(result, f"message.tool_call_id + ': ' + {result}", 1)
@@ -46,8 +50,10 @@ def mistral(*ids: str) -> str:
 
 
 async def played(tok: Any, *turns: str) -> tuple[Session, list[Message], list[str]]:
-    """Play an episode whose client answers each call. Returns the session, the conversation and the
-    prompts."""
+    """Play an episode whose client answers each call.
+
+    Returns the session, the conversation and the prompts.
+    """
     model = ScriptedModel(tok, turns)
     renderer = choose(tok, "")
     assert renderer.proof is not None

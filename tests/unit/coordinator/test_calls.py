@@ -176,9 +176,7 @@ def test_a_call_cut_off_anywhere_is_never_carried_out(name: str) -> None:
     chosen, _ = made(name)
     whole = ids(name, STYLES[name].call)
     prompt = chosen.render(PROMPT, PROBE_TOOLS)
-    closed = len(whole) - (
-        0 if "gpt-oss" in name else 1
-    )  # a call of gpt-oss ends with a stop token of its own
+    closed = len(whole) - (0 if "gpt-oss" in name else 1)  # its calls end with their own stop token
     found = [chosen.parse(whole[:length], prompt, PROBE_TOOLS).calls for length in range(closed)]
     assert all(call.problem for calls in found for call in calls)
     assert len(found[-1]) == 1

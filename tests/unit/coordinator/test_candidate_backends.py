@@ -64,8 +64,10 @@ async def test_each_rollout_is_answered_by_its_own_candidate(tok: Any) -> None:
 
 
 async def test_an_endpoint_answers_the_agent_of_a_service(tok: Any) -> None:
-    """Two turns reach the agent. The client leaves before the third is answered: that turn is billed, but not
-    judged."""
+    """Two turns reach the agent.
+
+    The client leaves before the third is answered: that turn is billed, but not judged.
+    """
     hold = asyncio.Event()
 
     async def slow(request: web.Request, body: Any) -> web.StreamResponse:

@@ -56,7 +56,7 @@ def decisions_of(job: Job) -> list[Decision]:
 def decided_elsewhere(
     job: Job, step: int, remedy: RemedyName, restore: Sequence[int] = (), **in_force: int
 ) -> Decision:
-    """The first decision about a job, written by another coordinator."""
+    """Store the job's first decision, as another coordinator would write it."""
     found = Decision(
         number=1,
         step=step,
@@ -277,7 +277,7 @@ async def test_job_with_last_groups_failed_waits_for_learners_change(
     held(job)
 
 
-async def test_data_exhausting_change_is_redone_on_resume_before_it(
+async def test_a_change_that_uses_up_the_data_is_redone_on_resume(
     tmp_path: Path,
 ) -> None:
     job = Job(tmp_path, one_epoch(), rows=6)

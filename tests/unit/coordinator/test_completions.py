@@ -111,7 +111,7 @@ async def test_token_ids_that_extend_what_was_sampled_are_one_row(tok: Any) -> N
         (PROMPT + " It is lead.", "content"),
     ],
 )
-async def test_text_not_extending_the_sampled_forks_with_its_reason(
+async def test_text_that_differs_from_the_sampled_forks_with_reason(
     tok: Any, second: str, reason: str
 ) -> None:
     async with rig(tok, " It is gold." + END) as r:

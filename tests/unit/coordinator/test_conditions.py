@@ -361,7 +361,7 @@ def test_conditions_start_empty_if_the_status_is_unreadable(tmp_path: Path) -> N
     assert status.previous_status(at(tmp_path, Api({"metadata": {}}))) == RLTrainingJobStatus()
 
 
-def test_the_answer_to_a_status_write_has_others_changes(tmp_path: Path) -> None:
+def test_the_answer_to_a_status_write_shows_others_writes(tmp_path: Path) -> None:
     scaled = Api({"spec": {"rollout": {"replicas": 3}}, "status": {}})
     assert sink(tmp_path, scaled)({}) == status.JobUpdate(3, budget=None, grant=None)
     assert sink(tmp_path, Api({"status": {}}))({}) == status.JobUpdate(budget=None, grant=None)
@@ -392,7 +392,7 @@ async def test_scaled_up_job_is_not_in_sync_without_the_new_server(tmp_path: Pat
         assert [known.status for known in coordinator.status().conditions] == ["True"]
 
 
-def test_held_out_server_counts_while_weights_are_wanted_of_it() -> None:
+def test_a_held_out_server_counts_while_it_must_load_weights() -> None:
     tracked, train = conditions.Conditions(previous(None, Reason.PENDING)), router(A, B)
     held_out = router(there=(C,), replicas=1)
     held_out.failed(C, Failure(Reason.UPDATE_FAILED, "no such file"))

@@ -47,7 +47,7 @@ def test_the_order_of_a_seed_never_changes() -> None:
     assert [Order(8, 7, shuffle=False).slot(p).row for p in range(9)] == [0, 1, 2, 3, 4, 5, 6, 7, 0]
 
 
-def test_ids_name_purpose_step_and_place() -> None:
+def test_group_ids_contain_purpose_step_and_position() -> None:
     slot = Order(rows=4, seed=0).slot(5)
     assert slot.group_id(Purpose.TRAIN) == "t1-000005"
     assert slot.group_id(Purpose.VALIDATION, step=10) == "v000010-000005"

@@ -120,8 +120,7 @@ async def test_a_restart_continues_with_the_stored_groups(tmp_path: Path) -> Non
 
 
 async def test_a_sandbox_is_probed_before_and_after_the_scripts(tmp_path: Path) -> None:
-    """The second probe reaches younger sandboxes, because each sandbox that a script used has been
-    replaced."""
+    """The second probe reaches younger sandboxes, because each one that a script used has been replaced."""
     async with rig(tmp_path, mixed) as stage:
         stage.box.answers["POST /probe"] = lambda body: {
             "reached": [False] * len(body["destinations"]),

@@ -60,7 +60,7 @@ async def test_a_switch_works_in_every_spelling(tmp_path: Path, fields: dict[str
     assert session.ignored == {}
 
 
-async def test_a_switch_that_is_on_anyway_changes_nothing(tmp_path: Path) -> None:
+async def test_switching_on_what_is_on_by_default_changes_nothing(tmp_path: Path) -> None:
     [on, again], session = await prompts(tmp_path, SWITCH, {"enable_thinking": True}, {})
     assert again.startswith(on)
     assert session.forks == 0

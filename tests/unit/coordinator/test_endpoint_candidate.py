@@ -66,7 +66,7 @@ def test_a_token_that_cannot_be_sent_names_its_secret(tmp_path: Path, token: str
     assert not (token or "").strip() or token not in str(caught.value)
 
 
-async def test_a_secret_may_be_made_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_secret_may_be_created_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(candidate, "LOOK_SECONDS", 0.01)
     spec, reasons = config().spec.candidates[0].endpoint, list[str]()
     assert spec is not None

@@ -540,8 +540,10 @@ async def test_a_probe_finds_each_fault_before_the_first_turn(
 
 
 async def test_a_refused_probe_is_enough_after_earlier_answers() -> None:
-    """The endpoint may refuse the probe's conversation because it has no tools. The list of models may be
-    unavailable."""
+    """The endpoint may refuse the probe's conversation because it has no tools.
+
+    The list of models may be unavailable.
+    """
     async with (
         serving(fails(400, "tools are required"), models=fails(500)) as service,
         asking(service.url, patience=0.5, answered=True) as chat,
@@ -574,7 +576,7 @@ async def test_a_good_probe_does_not_prove_that_tools_work() -> None:
 
 
 async def play(chat: EndpointChat, max_turns: int = 4) -> EpisodeRecord:
-    """One episode of the built-in agent against a scripted sandbox."""
+    """Play one episode of the built-in agent against a scripted sandbox."""
     async with AsyncExitStack() as stack:
         box = await stack.enter_async_context(serving_faulty(sandbox()))
         leases = await stack.enter_async_context(serving_faulty(broker(box.url)))
@@ -596,8 +598,10 @@ async def play(chat: EndpointChat, max_turns: int = 4) -> EpisodeRecord:
 
 
 async def test_an_episode_is_scored_and_has_no_rows() -> None:
-    """The model makes a good call, unreadable calls and an answer. The service refuses messages out of
-    order."""
+    """The model makes a good call, unreadable calls and an answer.
+
+    The service refuses messages out of order.
+    """
     turns = [
         says("", ("look_up", '{"key": "x"}'), reasoning_content="x is a key"),
         says("", ("look_up", "{"), ("look_up", "{}"), ("look_up", "[]")),

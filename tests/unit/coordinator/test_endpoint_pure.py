@@ -377,7 +377,7 @@ def test_an_error_with_loc_of_any_type_is_read(loc: Any) -> None:
     assert "Extra" in found.message
 
 
-def test_what_an_endpoint_says_can_be_stored() -> None:
+def test_an_endpoints_error_can_be_stored() -> None:
     """JSON can spell half of a surrogate pair, which no status, report or log can hold."""
     found = judge(400, {}, '{"error": {"message": "no \\ud800 such\\u0000\\nthing"}}', ())
     found.message.encode()

@@ -1,4 +1,4 @@
-"""What status, metrics and the report say of the whole job's cost, by the real coordinator."""
+"""Estimates of a job's whole cost in status, metrics and report, made by the real coordinator."""
 
 from __future__ import annotations
 

@@ -120,8 +120,10 @@ def busy_seconds(it: EvalCoordinator) -> float:
 async def test_a_candidate_whose_servers_were_given_up_fails_alone(
     tmp_path: Path, unwritten: list[comparison.Comparison], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The operator writes the loss to the job's status. The coordinator reads it in the answer to its next
-    write."""
+    """The operator writes the loss to the job's status.
+
+    The coordinator reads it in the answer to its next write.
+    """
     monkeypatch.setattr(status, "LEAST_SECONDS", 0.02)
     one = EvalJob(tmp_path)
     given_up = threading.Event()

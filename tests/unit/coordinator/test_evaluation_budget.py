@@ -1,5 +1,4 @@
-"""A budget too small for any group of an evaluation is refused before the coordinator requests anything that
-costs."""
+"""A budget too small for a group of an evaluation is refused before the coordinator requests resources."""
 
 from __future__ import annotations
 
@@ -75,8 +74,7 @@ def test_candidate_with_unknown_context_is_left_to_the_gate() -> None:
 
 
 def test_the_messages_minimum_budget_fits_every_group() -> None:
-    """The suite has the largest need: its episodes may use 32 contexts of the model with the longer
-    context."""
+    """The suite has the largest need: 32 contexts of the model with the longer context an episode."""
     with pytest.raises(JobError) as raised:
         fits(budget(tokens={"evaluation": 1_000}), JOB, CONTEXTS)
     termination = raised.value.termination

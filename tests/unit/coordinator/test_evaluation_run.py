@@ -133,8 +133,7 @@ async def test_a_group_without_an_answer_is_billed_by_the_next_process(tmp_path:
 async def test_rows_that_changed_since_the_first_start_are_refused(
     tmp_path: Path, change: Callable[[list[Row]], list[Row]]
 ) -> None:
-    """Rows may not change even before the first is done, or a second candidate would be measured on other
-    rows."""
+    """Rows may not change even before one is done, or a second candidate would get other rows."""
     job = EvalJob(tmp_path)
     await job.coordinator()
     began = job.rows
@@ -300,7 +299,8 @@ async def test_episodes_keep_running_while_the_store_is_slow(tmp_path: Path) -> 
 
 
 async def test_a_stopped_coordinator_leaves_its_successor_the_servers(tmp_path: Path) -> None:
-    """The operator deletes servers that the last status does not name: the next would load every model again.
+    """The operator deletes servers that the last status does not name. A successor would then load all models
+    again.
 
     The operator deletes the servers of a suspended job in any case.
     """
@@ -324,7 +324,7 @@ async def test_a_stopped_coordinator_leaves_its_successor_the_servers(tmp_path: 
 
 
 async def test_a_predecessors_servers_are_kept(tmp_path: Path) -> None:
-    """The operator deletes servers that the status does not name: a restart must not forget them."""
+    """The operator deletes servers that the status does not name, so a restart must keep them in it."""
     job = EvalJob(tmp_path)
     evaluation = await job.coordinator([1])
     assert evaluation.state.server_sets == {1}

@@ -150,7 +150,7 @@ def differs(episode: EpisodeRecord, answers: int) -> EpisodeRecord:
 
 
 @pytest.mark.parametrize("verdict", Verdict)
-def test_the_status_has_the_gates_verdict_in_its_own_word(verdict: Verdict) -> None:
+def test_the_status_has_the_gates_verdict(verdict: Verdict) -> None:
     found = Comparison("base", {}, gate=Judgment(verdict, "0.3", ()))
     gate = projections.gate(found, finished=True)
     assert gate is not None

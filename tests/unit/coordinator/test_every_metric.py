@@ -75,8 +75,7 @@ def of_validation(fault: Fault) -> Fault:
 
 
 def weight_agent_that_fails_once() -> Scripted:
-    """A weight agent that reports a wrong digest for the first weights of the policy, and takes all
-    others."""
+    """A weight agent that reports a wrong digest for the policy's first weights, and takes all others."""
     held: dict[str, Any] = {"version": None, "ready": False}
 
     def take(body: Any) -> Any:

@@ -36,8 +36,7 @@ def a_ledger(folder: Path) -> tuple[FileStore, Layout, Ledger]:
 
 
 def recount(folder: Path) -> Decimal:
-    """The total cost: each event's quantity at the default book's price, read directly from the segments'
-    text."""
+    """The total cost: each event's quantity at the default book's price, from the segments' text."""
     a_million = {"prefill": "0.13", "cachedPrefill": "0.026", "sample": "0.40"}
     found = Decimal(0)
     with localcontext(prices.EXACT):

@@ -43,8 +43,10 @@ def states(evaluation: Evaluation) -> tuple[CandidateState, CandidateState]:
 
 
 async def ending(evaluation: Evaluation, job: EvalJob, *sets: int) -> JobError:
-    """Run a job whose candidates use these server sets, a shared one or one each. Returns the error that ends
-    it."""
+    """Run a job whose candidates use these server sets, a shared one or one each.
+
+    Returns the error that ends it.
+    """
     members = NAMES[len(sets)]
     units = [job.unit(*names, server_set=at) for names, at in zip(members, sets, strict=True)]
     with pytest.raises(ExceptionGroup) as raised:
@@ -121,8 +123,7 @@ async def test_a_failure_before_the_first_turn_ends_the_job_at_once(tmp_path: Pa
 
 
 async def test_another_failure_before_the_first_turn_ends_no_job(tmp_path: Path) -> None:
-    """An example is a sandbox lost during a reset, while the cause of another candidate's failures is
-    fatal."""
+    """For example, a sandbox is lost during a reset, while the cause of another candidate is fatal."""
     job = EvalJob(tmp_path, rows=ROWS)
     evaluation = await job.coordinator()
     base, tuned = states(evaluation)
@@ -249,7 +250,7 @@ async def test_lost_rows_do_not_count_as_lost_samples(tmp_path: Path) -> None:
 
 
 async def test_endpoints_with_few_rows_fail_alone(tmp_path: Path) -> None:
-    """The job ends with its results: another process would ask the same endpoint."""
+    """The job ends with its results, because a restart would only ask the same endpoints again."""
     job = EvalJob(tmp_path, rows=3)
     evaluation = await job.coordinator()
     job.fails = lambda task: True

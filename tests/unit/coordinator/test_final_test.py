@@ -1,5 +1,4 @@
-"""The final test: at the end of the job, the test split is played once with the best and the untrained
-weights."""
+"""The final test: at a job's end, the test split is played once with the best and the untrained weights."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The end of a job after its report is written: optional work ends within the time that the operator
-allows."""
+"""The end of a job after its report: optional work ends within the time that the operator allows."""
 
 from __future__ import annotations
 

@@ -16,7 +16,6 @@ print(gc.get_freeze_count() > 1000, len(gc.get_objects()) < 1000)
 
 
 def test_garbage_collection_skips_objects_loaded_at_the_start() -> None:
-    """The check runs in a subprocess, because freezing objects would affect the other tests of this
-    process."""
+    """In a subprocess, because freezing objects would affect the other tests of this process."""
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "True"]

@@ -51,8 +51,7 @@ async def test_a_conversation_is_one_row_of_exactly_what_was_sampled(tok: Any) -
 
 
 async def test_history_with_the_same_tokens_is_not_a_fork(tok: Any) -> None:
-    """The gateway renders Qwen's template again at each user message, because it may drop earlier
-    reasoning."""
+    """The gateway renders Qwen's template again at each user message, since it may drop old reasoning."""
     async with rig(tok) as r:
         _, first = await r.chat(USER)
         await r.chat(USER, first["choices"][0]["message"], USER)
@@ -273,7 +272,7 @@ async def test_forced_call_tokens_are_not_trained(tok: Any) -> None:
         assert tok.decode(row.tokens).endswith('"arguments": {"key": "x"}}\n</tool_call><|im_end|>')
 
 
-async def test_half_a_character_is_refused_wherever_it_is(tok: Any) -> None:
+async def test_half_a_surrogate_pair_is_refused_anywhere(tok: Any) -> None:
     """JSON can spell half of a surrogate pair, which no record can hold."""
     async with rig(tok) as r:
         await r.chat()

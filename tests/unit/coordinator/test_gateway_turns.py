@@ -37,8 +37,7 @@ async def test_a_turn_whose_client_left_is_sampled_once(tok: Any) -> None:
         status, answer = await again
         assert (status, answer["choices"][0]["message"]["content"]) == (200, "It is gold.")
         assert len(r.model.requests) == 1
-        # Now the turn was delivered, so the same request asks for another sample, unless the client marks it
-        # a retry.
+        # The turn is delivered now, so the same request gets another sample, unless it is marked as a retry.
         await r.chat()
         assert len(r.model.requests) == 2
         await r.post("/v1/chat/completions", {"messages": [USER]}, headers={"X-Stainless-Retry-Count": "1"})

@@ -57,9 +57,11 @@ def test_evaluation_candidates_share_seeds_but_not_episode_ids() -> None:
     assert len(tries) == 4, "each try samples on its own"
 
 
-def test_seeds_of_training_and_validation_stay_what_they_were() -> None:
-    """The expected seeds are from before evaluations had seeds. They must not change, so that stored runs
-    replay."""
+def test_seeds_of_training_and_validation_never_change() -> None:
+    """The expected seeds are from before evaluations had seeds.
+
+    They must not change, so that stored runs replay.
+    """
     found = [plan(2, purpose).task(1, 2) for purpose in (Purpose.TRAIN, Purpose.VALIDATION)]
     assert [(task.environment_seed, task.sampling_seed) for task in found] == SEEDS
 

@@ -1,5 +1,7 @@
-"""Turns that must follow a schema. They are recorded, billed and reported, and the learner uses them as
-context."""
+"""Turns that must follow a schema.
+
+They are recorded, billed and reported, and the learner uses them as context.
+"""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ async def test_an_agent_that_never_calls_is_an_infra_error(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_a_redirect_is_not_followed_and_names_where_it_leads(tmp_path: Path, status: int) -> None:
+async def test_a_redirect_is_not_followed_and_its_target_is_named(tmp_path: Path, status: int) -> None:
     async def work(endpoint: str) -> web.StreamResponse:
         return web.Response(status=status, headers={"Location": "https://elsewhere.example/agent"})
 

@@ -34,8 +34,10 @@ MANY = {f"variable_{number}": number for number in range(300)}
 async def played(
     tmp_path: Path, path: str, *bodies: dict[str, Any], lenient: bool = True
 ) -> AsyncIterator[tuple[Episodes, list[int]]]:
-    """Runs episodes whose agent sends `bodies` to `path`. Yields the runner, and the HTTP statuses of the
-    answers."""
+    """Runs episodes whose agent sends `bodies` to `path`.
+
+    Yields the runner, and the HTTP statuses of the answers.
+    """
     shutil.copy(one_question_environment.__file__, tmp_path)
     statuses: list[int] = []
 
@@ -135,7 +137,7 @@ NOT_APPLIED = {"temperature": 0, "top_p": 0.5, "seed": 7, "parallel_tool_calls":
         ("/v1/completions", {"prompt": "Which metal is x?"}),
     ],
 )
-async def test_what_clients_send_by_default_is_listed(
+async def test_fields_that_clients_send_by_default_are_listed(
     tmp_path: Path, path: str, body: dict[str, Any], lenient: bool
 ) -> None:
     as_the_jobs = {"temperature": 1.0, "top_p": 1, "parallel_tool_calls": True, "user": "me", "store": True}
@@ -197,7 +199,7 @@ def test_reasoning_is_read_by_either_name(name: str) -> None:
 
 
 async def test_parallel_calls_are_returned_even_if_switched_off(tmp_path: Path) -> None:
-    """The answer of the Responses API also says that parallel calls are allowed."""
+    """The answer of the Responses API then has `parallel_tool_calls: true`."""
     tok = tokenizer(tmp_path, QWEN3_TEMPLATE)
     async with gateway_rig(tok, TWO_CALLS) as gateway, gateway.rollout() as (rollout, base):
         asked = {"input": "x and y?", "tools": [{"type": "function"} | TOOL], "parallel_tool_calls": False}

@@ -45,7 +45,7 @@ def grades(*values: float) -> list[Any]:
     return [says(f'{{"grade": {value}}}') for value in values]
 
 
-async def test_a_reward_is_what_the_judge_says_and_is_on_the_bill(tok: Any, tmp_path: Path) -> None:
+async def test_a_reward_from_a_judge_is_used_and_billed(tok: Any, tmp_path: Path) -> None:
     async with endpoint(*grades(0.25)) as service:
         of = judge_rig.spec(service.url)
         async with judge_rig.judges(tmp_path, of) as judges, judge_rig.rig(tok, tmp_path, judges) as r:

@@ -46,8 +46,10 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 async def ask(
     folder: Path, url: str, text: str = "Grade this.", schema: Any = None, **spec: Any
 ) -> tuple[Any, list[Judgement]]:
-    """Ask the only judge of a new job one question. Returns the answer, and the judgements that are
-    billed."""
+    """Ask the only judge of a new job one question.
+
+    Returns the answer, and the judgements that are billed.
+    """
     judgements: list[Judgement] = []
     of = judge_rig.spec(url, **spec)
     async with judge_rig.judges(folder, of) as judges:

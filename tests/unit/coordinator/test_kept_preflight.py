@@ -1,5 +1,4 @@
-"""The key of a preflight's stored result, when a result is read back, and the weights a preflight samples
-with."""
+"""The key of a stored preflight result, when it is read back, and with which weights a preflight samples."""
 
 from __future__ import annotations
 

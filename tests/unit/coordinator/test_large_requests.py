@@ -97,8 +97,10 @@ async def test_a_thread_compares_a_large_conversation(tok: Any, monkeypatch: pyt
 
 
 def one_message_later(record: Any, threads: dict[str, set[str]]) -> Any:
-    """Wraps `record` so that its comparison is not noted. The answer is short, so the event loop compares
-    it."""
+    """Wraps `record` so that its comparison is not noted.
+
+    The answer is short, so the event loop compares it.
+    """
 
     def recorded(*args: Any) -> Any:
         before = set(threads["large"])

@@ -214,7 +214,7 @@ def test_usage_shows_the_classes_and_their_cost() -> None:
 def test_bill_of_a_group_is_withdrawn_when_it_is_given_up(
     tmp_path: Path, reason: AbandonReason, turns: int
 ) -> None:
-    """The bill is withdrawn even if no agent took a turn, so that nothing is discarded."""
+    """The bill is withdrawn even if no agent took a turn, in which case no tokens count as discarded."""
     store, layout = FileStore(), Layout(f"file://{tmp_path}", "ns", "job", "uid")
     episodes = [sealed("t0-000000", index, turns=turns) for index in range(2)]
     group = a_group("t0-000000", [1.0, 0.0]).model_copy(update={"episodes": episodes})

@@ -1,5 +1,4 @@
-"""The modules that get an adapter are compared with the base model's tensors before the job requests a
-GPU."""
+"""The modules that get an adapter are compared with the base model's tensors before GPUs are requested."""
 
 from __future__ import annotations
 

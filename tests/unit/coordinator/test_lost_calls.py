@@ -272,8 +272,7 @@ def test_a_call_at_the_end_of_open_reasoning_is_counted(family: str, call_text: 
 
 @pytest.mark.parametrize("name", BY_FAMILY)
 def test_no_prefix_of_a_turn_loses_a_call(name: str) -> None:
-    """Every prefix of the turn that contains the start of a call has a good call or a counted, malformed
-    one."""
+    """Every prefix of the turn that has the start of a call has a good call or a malformed one."""
     family = BY_FAMILY[name]
     tok = spoken(family)
     reader = choose(tok, family.model_type)

@@ -55,8 +55,10 @@ class Held:
 async def held_turns(
     fleet: Fleet, servers: Servers, number: int
 ) -> AsyncIterator[tuple[int, Held, list[asyncio.Task[Any]]]]:
-    """Start the first turns of `number` episodes. One server holds its turns; yields its index, the fault and
-    all turns."""
+    """Start the first turns of `number` episodes.
+
+    One server holds its turns; yields its index, the fault and all turns.
+    """
     await fleet.want(manifest(0))
     await until(lambda: len(fleet.router.in_rotation()) == len(servers.engines))
     home = fleet.router.pick("e0")

@@ -17,8 +17,10 @@ from headway_coordinator.metrics.mlflow import About, connect
 
 @contextmanager
 def served(leads_to: str = "") -> Iterator[tuple[str, list[str]]]:
-    """A server that redirects to `leads_to`, or answers if that is empty. Yields its address and the
-    requested paths."""
+    """A server that redirects to `leads_to`, or answers if that is empty.
+
+    Yields its address and the requested paths.
+    """
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,5 +1,7 @@
-"""Fields inside messages, tools and choices that are not applied. Each is refused by name, listed, or
-inert."""
+"""Fields inside messages, tools and choices that are not applied.
+
+Each is refused by name, listed, or inert.
+"""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_only_spans_of_turns_are_calls_to_a_server(episode: EpisodeRecord) -> No
     assert named == {"invoke_agent refunds", *calls}
 
 
-def test_what_is_sent_twice_is_one_trace(episode: EpisodeRecord) -> None:
+def test_spans_sent_twice_are_one_trace(episode: EpisodeRecord) -> None:
     assert of_episode(JOB, MODEL, episode) == of_episode(JOB, MODEL, episode)
     other = JOB.model_copy(update={"uid": "another"})
     assert of_episode(other, MODEL, episode)[0].trace != of_episode(JOB, MODEL, episode)[0].trace

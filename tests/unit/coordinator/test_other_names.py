@@ -1,5 +1,4 @@
-"""Fields under the names of other engines are applied if they mean the same, else refused with what to
-write."""
+"""Other engines' names of fields are applied if they mean the same, else refused with what to write."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Held-out rows that are also training rows are refused or cause a warning with examples, as the spec
-says."""
+"""Held-out rows that are training rows are refused or cause a warning with examples, as the spec says."""
 
 from __future__ import annotations
 

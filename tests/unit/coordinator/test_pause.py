@@ -126,8 +126,7 @@ class TestPauses:
         assert (pauses.is_paused, pauses.last) == (False, None)
 
     def test_a_successor_keeps_the_pause_until_it_ends(self) -> None:
-        """The coordinator may have been restarted without a person's order, for example while the operator is
-        down."""
+        """The coordinator may restart without a person's order, for example while the operator is down."""
         before = paused_for(verdict(NOTHING))
         assert self.new(before).is_paused
         assert self.new(before, before.time - timedelta(days=1)).is_paused, "that was another pause"
@@ -167,8 +166,10 @@ class TestPauses:
         assert (pauses.last.time, pauses.last.signal) == (first.time, first.signal)
 
     def test_a_job_that_went_back_before_its_pause_pauses_again(self) -> None:
-        """After a rollback, the same step may raise the signal again. The earlier annotation must not end the
-        new pause."""
+        """After a rollback, the same step may raise the signal again.
+
+        The earlier annotation must not end the new pause.
+        """
         before = paused_for(verdict(NOTHING, since=12))
         pauses = self.new(before, before.time, step=8)
         pauses.look(9, [], done=False)

@@ -116,7 +116,7 @@ async def test_agent_with_own_tools_is_warned_of_unreadable_calls(
         ({"model": {"base": "file:///nowhere"}}, "ModelUnavailable", "spec.model.base"),
     ],
 )
-def test_what_a_job_cannot_run_without_fails_it_under_any_policy(
+def test_a_missing_necessity_fails_a_job_under_any_policy(
     folder: Path, blocks: dict[str, Any], reason: str, field: str
 ) -> None:
     off = {"evaluation": UNVALIDATED, "preflight": {"policy": "Off"}}
@@ -306,7 +306,7 @@ async def test_warn_continues_and_off_runs_no_check(folder: Path) -> None:
         assert caught.value.termination.reason == "RewardOutOfRange"
 
 
-async def test_unimportable_environment_fails_in_its_own_words(folder: Path) -> None:
+async def test_an_unimportable_environment_fails_with_its_own_error(folder: Path) -> None:
     bench = Bench(spec(folder))
     async with sandboxes() as (leases, _):
         leases.faults["POST /v1/leases"] = fail(409, "EnvironmentNotImportable", permanent=True)
@@ -350,7 +350,7 @@ def blames(reason: str, message: str) -> Any:
     return answer
 
 
-async def test_reward_that_always_raises_fails_in_its_own_words(folder: Path) -> None:
+async def test_a_reward_that_always_raises_fails_with_its_own_error(folder: Path) -> None:
     bench = Bench(spec(folder))
     message = "reward raised ValueError: no price (/env/desk.py:31 in reward)"
     async with sandboxes() as (leases, box):

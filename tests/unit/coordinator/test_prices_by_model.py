@@ -110,8 +110,7 @@ def test_full_weights_cost_what_their_base_costs(others: tuple[ResolvedCandidate
 
 
 def test_a_job_of_an_older_release_keeps_its_prices() -> None:
-    """The old job's config has no `trainedFrom`, and its ledger names the folder of the weights as the
-    model."""
+    """The job's old config has no `trainedFrom`, and its ledger names the weights' folder as the model."""
     stored = json.loads(judged(FULL, UNTRAINED).model_dump_json(by_alias=True, exclude_none=True))
     del stored["candidates"][0]["trainedFrom"]
     job = EvalConfig.model_validate(stored)

@@ -41,8 +41,10 @@ SPELLED_OUT = (
     "gpt-oss/harmony-marker-in-reasoning",
     "mistral/v13think-marker-in-arguments",
 )
-"""Turns in which the model writes a special token's text as plain letters. An encoder always makes the token
-of it."""
+"""Turns in which the model writes a special token's text as plain letters.
+
+An encoder always makes the token of it.
+"""
 WRITTEN = {
     "granite": '<|tool_call|>[{"name": "look_up", "arguments": {"key": "brave-otter"}}]',
     "lfm2": '<|tool_call_start|>[look_up(key="brave-otter")]<|tool_call_end|>',
@@ -108,8 +110,10 @@ def _continues(chosen: Renderer, real: Real) -> bool:
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_user_messages_may_follow_each_other_and_results(name: str) -> None:
-    """Later system messages may do the same. A template that refuses such an order gets them joined into one
-    message."""
+    """Later system messages may do the same.
+
+    A template that refuses such an order gets them joined into one message.
+    """
     real = BY_NAME[name]
     renderer = choose(real_templates.tokenizer(real), real.model_type)
     called = [*ASKED, calling({**call(KEY), "id": "a1b2c3d4e"}), {**RESULT, "tool_call_id": "a1b2c3d4e"}]

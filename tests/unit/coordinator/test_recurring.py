@@ -1,5 +1,4 @@
-"""Recurring faults of environment and agent: which count as the same, what the job shows, when it gives
-up."""
+"""Recurring faults of environment and agent: which are the same, what is shown, when a job gives up."""
 
 from __future__ import annotations
 
@@ -50,8 +49,10 @@ TOOL = cause_of("tool look_up", raises, 1)
 
 
 def after(*ends: Cause | None, at_once: int = 1) -> Recurring:
-    """The state after episodes that ended with these causes, one after the other. None is an episode with a
-    reward."""
+    """The state after episodes that ended with these causes, one after the other.
+
+    None is an episode with a reward.
+    """
     found = Recurring()
     for number, cause in enumerate(ends):
         if cause is not None:
@@ -153,8 +154,10 @@ def test_an_evaluation_has_the_condition_once_a_fault_recurs() -> None:
 
 
 def failing(job: Job, which: str = "") -> list[str]:
-    """Let a job's episodes fail by a tool. Returns a list to which each change of the condition adds its
-    reason."""
+    """Let a job's episodes fail by a tool.
+
+    Returns a list to which each change of the condition adds its reason.
+    """
     reasons: list[str] = []
     job.fails = lambda task: task.group_id.startswith(which)
     training: list[object] = []

@@ -1,5 +1,7 @@
-"""An environment may reward a group's episodes relative to each other, in one call. If it fails, the group
-fails."""
+"""An environment may reward a group's episodes relative to each other, in one call.
+
+If it fails, the group fails.
+"""
 
 from __future__ import annotations
 

@@ -62,8 +62,7 @@ HERMES_CALL = '<tool_call>\n{"name": "look_up", "arguments": {"key": "brave-otte
 
 
 def test_requested_hermes_is_read_for_every_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A requested Hermes reader is used even if a family's renderer for XML calls agrees with the
-    template."""
+    """The Hermes reader is used even if a family's renderer for XML calls agrees with the template."""
     tok = tokenizer(tmp_path, QWEN3_TEMPLATE)
     tok.add_special_tokens({"additional_special_tokens": XML_FAMILY_TOKENS})
     monkeypatch.setattr(render, "agrees", lambda typed, _: True)
@@ -213,8 +212,7 @@ APART = "{{- '<think>\\n' + (message.reasoning_content or '') + '\\n</think>\\n\
 def test_a_turn_is_extended_where_its_reasoning_is_kept(
     tmp_path: Path, content: str, keeps: bool, new: list[dict[str, Any]]
 ) -> None:
-    """If a template drops the reasoning of every past turn, the rendered text does not show that there was
-    any."""
+    """If a template drops the reasoning of all past turns, no rendered text shows that there was any."""
     tok = tokenizer(tmp_path, BARE.replace("CONTENT", content))
     chosen = choose(tok, "qwen2")
     assert isinstance(chosen, Template)

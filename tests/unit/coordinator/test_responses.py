@@ -99,8 +99,7 @@ def test_a_summary_of_reasoning_adds_no_empty_message(
 
 
 async def test_replayed_output_continues_one_row(tmp_path: Path) -> None:
-    """Clients send back the official client's `response.output`, with the reasoning whole, summarized or
-    empty."""
+    """Clients send back `response.output`, with the reasoning whole, summarized or empty."""
     tok = tokenizer(tmp_path, QWEN3_TEMPLATE)
     thinking = f"<think>\nhm\n</think>\n\n{CALL}"
     for edit in ({}, {"content": None, "summary": [BRIEF]}, {"content": [], "summary": []}):

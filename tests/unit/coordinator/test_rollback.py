@@ -1,5 +1,4 @@
-"""A learner that resumes at an older step: the coordinator follows it, and the steps are taken and billed
-again."""
+"""A learner resumes at an older step: the coordinator follows, and steps are taken and billed again."""
 
 from __future__ import annotations
 
@@ -81,8 +80,10 @@ async def test_a_learner_at_a_step_without_a_pointer_is_refused(tmp_path: Path) 
 
 
 async def test_reports_of_a_replaced_learner_are_refused(tmp_path: Path) -> None:
-    """The old learner lost its connection after a step. It reports the step once its successor has taken the
-    same one."""
+    """The old learner lost its connection after a step.
+
+    It reports the step once its successor has taken the same one.
+    """
     job = Job(tmp_path)
     async with job.coordinator() as (training, learner, running):
         await learner.run(steps=2)

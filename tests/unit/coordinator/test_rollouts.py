@@ -202,8 +202,7 @@ def test_a_token_is_valid_for_a_single_trajectory(
 
 
 def test_tokens_are_long_distinct_and_free_of_digits() -> None:
-    """The SDK treats any error whose text has "404" as a lost trajectory, and such texts contain URLs with
-    tokens."""
+    """The SDK treats an error with "404" in its text as a lost trajectory, and its URLs contain tokens."""
     tokens = {rollout().token for _ in range(100)}
     assert len(tokens) == 100
     assert all(len(token) == 43 and token.isalpha() and token.isascii() for token in tokens)

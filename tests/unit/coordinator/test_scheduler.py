@@ -34,8 +34,7 @@ class Change(NamedTuple):
 
 
 class Schedule(RuleBasedStateMachine):
-    """Begins and ends groups, cuts batches, changes settings and acknowledges steps in any valid order, with
-    restarts."""
+    """Groups begin and end, batches are cut, and steps are acknowledged in any valid order, with restarts."""
 
     @initialize(
         order=st.sampled_from(ORDERS),
@@ -137,8 +136,10 @@ class Schedule(RuleBasedStateMachine):
 
     @rule(learner_too=st.booleans())
     def restart(self, learner_too: bool) -> None:
-        """Running groups are lost, and finished ones are in the spool. The order in which they finished is
-        forgotten."""
+        """Running groups are lost, and finished ones are in the spool.
+
+        The order in which they finished is forgotten.
+        """
         self.successor(self.scheduler.step)
         if learner_too:
             self.given = None
@@ -262,8 +263,10 @@ def test_a_job_without_failures_takes_every_step_its_data_allows(
 @pytest.mark.parametrize("order", ORDERS)
 @given(seed=st.integers(0, 10**6), size=st.integers(1, 4), lag=st.integers(0, 3))
 def test_slow_groups_are_trained_in_time(order: Order, seed: int, size: int, lag: int) -> None:
-    """A simulation with a clock, log-normal latencies and lost groups. The learner takes each batch at
-    once."""
+    """A simulation with a clock, log-normal latencies and lost groups.
+
+    The learner takes each batch at once.
+    """
     chance = random.Random(seed)
     scheduler = BatchScheduler(size, lag, steps=12, positions=80, order=order)
     ends: dict[int, float] = {}
@@ -306,8 +309,10 @@ def test_in_order_waits_for_a_group_lost_with_its_coordinator() -> None:
 
 
 def test_in_order_restarts_a_lost_group_that_a_later_one_needs() -> None:
-    """There are four groups for two batches. Group 1 was abandoned, and group 2 was lost with its
-    coordinator."""
+    """There are four groups for two batches.
+
+    Group 1 was abandoned, and group 2 was lost with its coordinator.
+    """
     scheduler = BatchScheduler(batch_size=2, max_staleness=1, steps=12, positions=4)
     scheduler.restore(step=0, settled=[1], finished={0: 0, 3: 0})
     assert scheduler.batch() is None
@@ -320,8 +325,7 @@ def test_in_order_restarts_a_lost_group_that_a_later_one_needs() -> None:
     ("order", "expected"), [("in_order", None), ("windowed", [1, 2]), ("ready_first", [4, 5])]
 )
 def test_each_sampler_prefers_its_own_groups(order: Order, expected: list[int] | None) -> None:
-    """Batch size 2, staleness 2: of six running groups, group 0 is slow, and groups 4 and 5 finished
-    first."""
+    """Batch size 2, staleness 2: of six running groups, 0 is slow, and 4 and 5 finished first."""
     scheduler = started(order, 2, 2)
     for position in (5, 4, 2, 1, 3):
         scheduler.finished(position)
@@ -329,8 +333,7 @@ def test_each_sampler_prefers_its_own_groups(order: Order, expected: list[int] |
 
 
 def test_a_skipped_group_is_eventually_waited_for() -> None:
-    """Batch size 1, staleness 1: group 0 may be skipped once, and then no other group is trained before
-    it."""
+    """Batch size 1, staleness 1: group 0 may be skipped once. Then no group is trained before it."""
     scheduler = started("ready_first", 1, 1)
     scheduler.finished(1)
     assert scheduler.take() == [1]
@@ -405,8 +408,7 @@ def test_feasible_means_all_remaining_groups_train_in_time() -> None:
 @pytest.mark.parametrize("order", ORDERS)
 @given(data=st.data())
 def test_groups_kept_from_a_predecessor_are_trained_in_time(order: Order, data: st.DataObject) -> None:
-    """There may be any number of groups of any age, because a predecessor thought dead may have gone on
-    writing."""
+    """A predecessor thought dead may have gone on writing, so groups may have any age and number."""
     size, lag, step = (data.draw(st.integers(low, 4)) for low in (1, 0, 0))
     since = data.draw(st.dictionaries(st.integers(0, 25), st.integers(step - 6, step), max_size=20))
     scheduler = BatchScheduler(size, lag, steps=step + 12, positions=80, order=order)

@@ -1,5 +1,4 @@
-"""Schemas that turns must follow: what the server receives, and which schemas are refused, with place and
-reason."""
+"""Schemas that turns must follow: what the server receives, and which are refused, where and why."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The coordinator's wait for a last scrape: its limit under a simulated clock, and real requests during a
-job."""
+"""The coordinator's wait for a last scrape: its limit, with a simulated clock, and real requests."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The preflight's scripts whose reward asks a judge: a judge that is down for a while, and the cost of
-answers."""
+"""The preflight's scripts whose reward asks a judge: a judge that is down, and the cost of answers."""
 
 from __future__ import annotations
 

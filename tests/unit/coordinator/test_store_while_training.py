@@ -1,5 +1,4 @@
-"""A job whose artifact store becomes unavailable during training: what waits, what reports it, how the job
-ends."""
+"""A job whose artifact store fails during training: what waits, what reports it, how the job ends."""
 
 from __future__ import annotations
 

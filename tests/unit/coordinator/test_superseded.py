@@ -1,5 +1,4 @@
-"""A coordinator that still runs after its replacement started ends, and leaves nothing that confuses its
-successor."""
+"""A coordinator that outlives its replacement ends, and leaves nothing that confuses its successor."""
 
 from __future__ import annotations
 

@@ -27,8 +27,7 @@ ASKS = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 
 
 def chosen(template: str) -> tuple[Renderer, Proof, Any]:
-    """The renderer chosen for a template with Hermes' calls, the proof of what it can do, and the
-    tokenizer."""
+    """The renderer chosen for a template with Hermes' calls, the proof of its abilities, and a tokenizer."""
     tok = spoken(BY_FAMILY["Hermes"])
     tok.chat_template = template
     found = choose(tok, "")
@@ -90,8 +89,7 @@ def test_a_closing_reasoning_tag_in_a_header_stops_no_turn() -> None:
 
 
 def test_tools_moved_to_the_last_user_message_begin_a_row() -> None:
-    """Mistral's template writes tools before the last user message, so earlier messages are rendered again
-    without them."""
+    """Mistral's template writes tools before the last user message, and removes them from earlier ones."""
     last = "{% set u = messages | selectattr('role', 'equalto', 'user') | list %}"
     moved = "{% if m.role == 'user' and m == u[-1] %}{{ tools | tojson }}{% endif %}"
     _, proof, _ = chosen(last + each(moved + PLAIN) + ASKS)
@@ -161,8 +159,7 @@ def test_template_that_rejects_results_fails_with_any_parser(parser: str) -> Non
     [("no-calls-read", "no-calls", "auto"), ("no-results-taken", "no-results", "qwen-coder")],
 )
 def test_the_faults_catalogue_quotes_the_preflights_message(fault: str, template: str, parser: str) -> None:
-    """These are the templates of tests/support/provoked/inputs.py, with which the catalogue of faults is
-    produced."""
+    """The catalogue of faults uses these templates of tests/support/provoked/inputs.py."""
     tok = spoken(BY_FAMILY["Hermes"])
     tok.chat_template = inputs.TEMPLATES[template]
     with pytest.raises(JobError) as refused:

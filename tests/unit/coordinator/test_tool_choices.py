@@ -1,5 +1,7 @@
-"""A choice of some tools is applied if another choice means the same. Else it is refused or ignored by
-name."""
+"""A choice of some tools is applied if another choice means the same.
+
+Else it is refused or ignored by name.
+"""
 
 from __future__ import annotations
 

@@ -150,8 +150,10 @@ async def test_given_up_group_has_its_reason_and_ends_its_episodes(tmp_path: Pat
 
 @pytest.mark.parametrize("order", CHOICES)
 async def test_a_group_that_no_step_can_train_is_stopped(tmp_path: Path, order: Order) -> None:
-    """Five groups suffice for two steps of two groups. With two groups lost, one step is left, and one group
-    is left over."""
+    """Five groups suffice for two steps of two groups.
+
+    With two groups lost, one step is left, and one group is left over.
+    """
     of = spec(sampler=order)
     once = of.schedule.model_copy(update={"max_epochs": 1})
     wide = of.rollout.model_copy(update={"max_concurrency": 10})
@@ -376,8 +378,10 @@ async def test_slow_work_is_a_stall_only_after_its_time_limit(
 
 
 async def test_step_taken_during_a_weight_load_is_not_overlooked(tmp_path: Path) -> None:
-    """Two steps follow quickly, and the second is due for validation. The barrier must not wait without
-    end."""
+    """Two steps follow quickly, and the second is due for validation.
+
+    The barrier must not wait without end.
+    """
     job = Job(tmp_path)
     async with job.coordinator() as (training, learner, running):
         loading = asyncio.Event()

@@ -54,7 +54,7 @@ async def test_weights_that_a_server_holds_need_no_sync() -> None:
 
 
 @pytest.mark.parametrize(("reason", "counted"), [("VerificationFailed", 1), ("UpdateFailed", 0), (None, 0)])
-async def test_a_failed_load_is_remembered_in_the_servers_words(reason: str | None, counted: int) -> None:
+async def test_a_failed_load_is_remembered_with_the_servers_error(reason: str | None, counted: int) -> None:
     async with a_fleet(1) as (fleet, servers):
         state: dict[str, Any] = {"version": None, "ready": False}
         bad = {"version": None, "ready": False, "error": "canary off by 3.1", "reason": reason}

@@ -47,7 +47,7 @@ def test_a_failure_that_may_be_temporary_is_retriable(line: str) -> None:
     assert error.termination.message == line
 
 
-def test_an_engine_that_was_killed_is_retriable_and_says_by_what() -> None:
+def test_a_killed_engine_is_retriable_and_names_the_signal() -> None:
     error = failures.before_ready(137, NOT_LOADABLE)
     assert not error.permanent
     assert "died of SIGKILL (killed)" in error.termination.message

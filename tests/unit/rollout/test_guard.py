@@ -96,7 +96,7 @@ async def test_a_kill_by_the_server_is_not_reported_as_an_engines_end() -> None:
     ended.cancel()
 
 
-async def test_when_the_guard_is_killed_the_engine_goes_too() -> None:
+async def test_the_engine_ends_when_the_guard_is_killed() -> None:
     process = await EngineProcess.start(launch(ENGINE))
     await lines_of(process, "up")
     os.kill(process.pid, signal.SIGKILL)

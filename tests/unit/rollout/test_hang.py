@@ -1,5 +1,7 @@
-"""An engine that hangs while its process still answers. The server detects it by its counters, and kills it
-as failed."""
+"""An engine that hangs while its process still answers.
+
+The server detects it by its counters, and kills it as failed.
+"""
 
 from __future__ import annotations
 
@@ -183,7 +185,7 @@ class Process:
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_server_whose_engine_hangs_kills_it_says_so_and_ends(
+async def test_a_server_kills_a_hanging_engine_reports_it_and_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(servers, "REPORT_SECONDS", 0.0)
@@ -204,7 +206,7 @@ async def test_a_server_whose_engine_hangs_kills_it_says_so_and_ends(
     assert await held.take(whole(tmp_path, 2)) == state, "nothing may bring such an engine back"
 
 
-async def test_a_load_that_a_hang_breaks_off_does_not_hide_it(tmp_path: Path) -> None:
+async def test_a_load_interrupted_by_a_hang_does_not_hide_it(tmp_path: Path) -> None:
     held = Server(tmp_path)
     await held.take(whole(tmp_path, 1))
 

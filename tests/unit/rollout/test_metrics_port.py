@@ -20,8 +20,10 @@ OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
 class Vllm:
-    """A scripted vLLM that records requests. It answers /metrics by script, and anything else with
-    success."""
+    """A scripted vLLM that records requests.
+
+    It answers /metrics by script, and anything else with success.
+    """
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, str]] = []

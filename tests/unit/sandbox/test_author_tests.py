@@ -38,7 +38,7 @@ def episode(*calls: Call, answer: str | None = None, **more: Any) -> Any:
     return played_episode(OF, ROWS[1], calls, answer, **more)
 
 
-def test_an_episode_is_played_to_its_judgement() -> None:
+def test_an_episode_is_played_until_it_is_judged() -> None:
     found = episode(LOOK, answer="1")
     assert (found.error, found.reward, found.score) == (None, 1.0, 1.0)
     assert [result.content for result in found.results] == ["k1 is 1"]

@@ -104,8 +104,10 @@ async def leased(leases: Leases, name: str) -> Lease:
 
 
 def sandbox(uid: str, lease: str | None = None) -> web.Application:
-    """The app of a real sandbox server. This job has bound it to `lease`, or it is still free if that is
-    None."""
+    """The app of a real sandbox server.
+
+    This job has bound it to `lease`, or it is still free if that is None.
+    """
     real = session.Session(lambda: None)  # type: ignore[arg-type, return-value]
     if lease is not None:
         token = proof.token_of(LEASES.encode(), uid, lease)
@@ -265,8 +267,10 @@ STRANGERS = [None, {"uid": "u-2", "controller": True}, {"uid": "u-1", "controlle
 
 @pytest.mark.parametrize("owner", STRANGERS)
 async def test_a_pod_with_only_the_labels_is_not_the_jobs(owner: dict[str, Any] | None) -> None:
-    """Such a pod would receive the rows with their answers. It belongs to somebody else, so it is not
-    deleted."""
+    """Such a pod would receive the rows with their answers.
+
+    It belongs to somebody else, so it is not deleted.
+    """
     api = pods_api.PodsApi([EVIL, GOOD])
     stranger = found("stranger")
     stranger["metadata"]["ownerReferences"] = [] if owner is None else [owner]

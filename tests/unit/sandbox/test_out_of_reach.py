@@ -151,8 +151,10 @@ for family, address in [*places, (socket.AF_INET6, "::1"), (socket.AF_INET6, "")
 
 @AS_ROOT
 def test_code_in_the_runner_cannot_take_the_servers_port(apart: Server) -> None:
-    """Server and runner share the pod's network. Code that listened on the port would get the lease's token,
-    and judge."""
+    """Server and runner share the pod's network.
+
+    Code that listened on the port would get the lease's token, and judge.
+    """
     begun(apart)
     assert "taken" not in python(apart, PORT, str(apart.port))["out"]
 

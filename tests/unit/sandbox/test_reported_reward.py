@@ -1,5 +1,4 @@
-"""`ReportedReward`, the environment for agents that compute their own reward, and how such a reward is passed
-on."""
+"""`ReportedReward`, the environment for agents with their own reward, and how the reward reaches it."""
 
 from __future__ import annotations
 

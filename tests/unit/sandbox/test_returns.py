@@ -114,7 +114,7 @@ def test_each_form_of_a_reward_is_accepted(kind: type[Returning], name: str) -> 
     FinishReply.model_validate(found)
 
 
-def test_without_a_turn_a_list_is_its_sum() -> None:
+def test_a_list_of_rewards_is_summed_if_there_is_no_turn() -> None:
     for returned, reward in (([], 0.0), ([0.5], 0.5), ([0.25, 0.25], 0.5)):
         found = judged(Returning(lambda given=returned: given), turns=0)  # type: ignore[misc]
         assert (found["reward"], found["turn_rewards"]) == (reward, None)

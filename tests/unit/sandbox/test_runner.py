@@ -1,4 +1,4 @@
-"""What environments may ask of the runner, which is a process here. test_out_of_reach.py tests its
+"""What environments may ask of the runner, as a process. test_out_of_reach.py tests the runner's
 isolation."""
 
 from __future__ import annotations

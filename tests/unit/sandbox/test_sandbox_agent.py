@@ -236,8 +236,10 @@ while not os.path.exists(daemon):
 
 
 def with_a_daemon(server: Server, then: str) -> tuple[int, int]:
-    """Start an agent that leaves a daemon behind and then runs `then`. Returns the pids of agent and
-    daemon."""
+    """Start an agent that leaves a daemon behind and then runs `then`.
+
+    Returns the pids of agent and daemon.
+    """
     daemon, mine = server.folder / "daemon", server.folder / "agent"
     status, body = ask(server, PYTHON, "-S", "-c", DAEMON + then, str(daemon), str(mine))
     assert status == 200, body

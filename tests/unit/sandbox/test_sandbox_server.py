@@ -62,7 +62,7 @@ def test_a_failing_tool_is_an_observation(server: Server) -> None:
     assert server.finish()[1]["metrics"]["calls"] == 2.0
 
 
-def test_a_bug_of_the_environment_is_a_problem_with_its_words(server: Server) -> None:
+def test_an_environments_bug_is_a_problem_with_its_message(server: Server) -> None:
     server.begin()
     status, body = server.post("/tool", {"name": "crash", "arguments": {}})
     problem = Problem.model_validate(body)

@@ -1,5 +1,4 @@
-"""The example environment "refund desk": what its reward accepts, and that demonstrations look like
-episodes."""
+"""The example environment "refund desk": what its reward accepts, and what demonstrations look like."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""rsLoRA and dropout of an adapter: training and serving use the same scale, and dropout acts only in
-training."""
+"""rsLoRA and dropout of an adapter: servers use the trained scale, and dropout acts only in training."""
 
 from __future__ import annotations
 
@@ -56,8 +55,10 @@ def logits(model: Any) -> Tensor:
 
 @pytest.mark.parametrize(("rs_lora", "scale"), [(False, ALPHA / RANK), (True, ALPHA / math.sqrt(RANK))])
 def test_the_adapter_has_the_scale_of_its_paper(base: Path, rs_lora: bool, scale: float) -> None:
-    """The scale is alpha / r (arXiv 2106.09685) or alpha / sqrt(r) (arXiv 2312.03732). Checks W + scale B A
-    by hand."""
+    """The scale is alpha / r (arXiv 2106.09685) or alpha / sqrt(r) (arXiv 2312.03732).
+
+    Checks W + scale B A by hand.
+    """
     model = adapted(base, rsLora=rs_lora)
     assert set(scales(model).values()) == {scale}
     merged = models.load(base, ModelSpec(base=f"file://{base}", dtype="float32", full={}), seed=0)

@@ -156,8 +156,7 @@ def test_std_agrees_with_numpy(values: list[float]) -> None:
 def test_equal_rewards_have_no_advantage_at_all(
     method: str, value: float, size: int, chosen: AdvantageSettings
 ) -> None:
-    # The mean of equal values such as 0.1 may be inexact. A deviation of rounding errors must not be a
-    # divisor.
+    # The mean of equal values may be inexact. A deviation of rounding errors must not be a divisor.
     assert not np.any(of_group(method, [episode(value, 1 + n) for n in range(size)], chosen))
 
 
@@ -182,8 +181,7 @@ def test_the_best_reward_must_be_best_beyond_rounding() -> None:
 
 
 def test_float32_sums_in_another_order_are_the_same_reward() -> None:
-    """The sums differ by a few rounding errors of float32, which division by a tiny deviation would enlarge
-    to 0.1."""
+    """The sums differ by rounding errors, which division by a tiny deviation would enlarge to 0.1."""
     parts = np.random.default_rng(0).random(9).astype(np.float32)
     orders = [np.random.default_rng(seed).permutation(parts) for seed in range(8)]
     sums = [float(np.add.reduce(order)) for order in orders]
@@ -223,8 +221,7 @@ def test_permuting_a_batch_permutes_its_advantages(
 def test_a_constant_added_to_every_reward_changes_nothing(
     method: str, groups: list[list[Scored]], shift: int, chosen: AdvantageSettings
 ) -> None:
-    # The constant stands for a final reward. By turns it belongs to the last turn, if all episodes have as
-    # many.
+    # The constant is a final reward, so episodes have no rewards by turn here. The next test has them.
     plain = [[Scored(e.reward, e.turn_tokens) for e in group] for group in groups]
     moved = [[Scored(e.reward + shift, e.turn_tokens) for e in group] for group in plain]
     np.testing.assert_allclose(

@@ -17,8 +17,7 @@ VOCABULARY = 8
 
 
 class Scripted:
-    """A model that gives every token the same logit, except one token at the first position, which gets
-    `odd`."""
+    """A model with equal logits for all tokens, except one token at the first position, which has `odd`."""
 
     def __init__(self, odd: float) -> None:
         self._odd = odd

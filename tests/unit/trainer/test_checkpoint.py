@@ -74,8 +74,10 @@ def test_a_failed_conversion_to_a_new_process_count_is_retriable(
 
 
 def test_time_limits_let_a_wait_for_a_checkpoint_finish() -> None:
-    """The conversion and another node's upload have time limits. The liveness probe must not end a wait
-    within them."""
+    """The conversion and another node's upload have time limits.
+
+    The liveness probe must not end a wait within them.
+    """
     waits = ranks.CONTROL_TIMEOUT.total_seconds()
     assert waits > max(resize.SECONDS, state.PART_SECONDS)
     assert waits + resize.SECONDS < probes.STALL

@@ -153,8 +153,10 @@ class Hung:
 def test_a_hung_upload_that_resumes_keeps_successors_checkpoint(
     start: Callable[..., Process], layout: Layout, uploaded: int
 ) -> None:
-    """Both learners make a checkpoint of the same step. The older learner is killed meanwhile, or
-    finishes."""
+    """Both learners make a checkpoint of the same step.
+
+    The older learner is killed meanwhile, or finishes.
+    """
     old = start("old")
     old.durable(10)
     hung = Hung(old, uploaded)
@@ -317,8 +319,10 @@ def test_a_step_with_a_directive_makes_a_checkpoint(start: Callable[..., Process
 def test_only_whole_checkpoints_of_this_branch_can_be_restored(
     start: Callable[..., Process], layout: Layout
 ) -> None:
-    """Set back to 10, the learner takes 11 to 14 again. The checkpoint of 15 belongs to the abandoned
-    branch."""
+    """Set back to 10, the learner takes 11 to 14 again.
+
+    The checkpoint of 15 belongs to the abandoned branch.
+    """
     first = start("first", keep_last=9)
     first.durable(*range(5, 16))
     first.store.put(f"{layout.checkpoint_of(7, 0)}/weights.pt", b"half")
@@ -360,7 +364,7 @@ def test_a_store_that_stays_unavailable_ends_a_learner(start: Callable[..., Proc
         process.checkpointer.settle()
 
 
-def test_a_lost_store_is_logged_as_the_processs_end(
+def test_an_unavailable_store_is_logged_when_it_ends_a_learner(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def unavailable(environ: object) -> None:
@@ -420,8 +424,10 @@ def test_a_hung_learners_late_write_hides_no_checkpoint(
 def test_a_torn_checkpoint_is_deleted_and_never_resumed(
     start: Callable[..., Process], layout: Layout
 ) -> None:
-    """The checkpoint of step 13, made on SIGTERM, was cut off. From step 15, only step 10 is left to go back
-    to."""
+    """The checkpoint of step 13, made on SIGTERM, was cut off.
+
+    From step 15, only step 10 is left to go back to.
+    """
     first = start("first")
     first.durable(5, 10)
     first.store.put(f"{layout.checkpoint_of(13, 0)}/weights.pt", b"half")
@@ -433,7 +439,7 @@ def test_a_torn_checkpoint_is_deleted_and_never_resumed(
 
 
 def test_checkpoints_of_an_undone_branch_do_not_count(start: Callable[..., Process], layout: Layout) -> None:
-    """Set back to 10, the learner takes 11 to 20 again, by way of 12 instead of 15."""
+    """Set back to 10, the learner takes 11 to 20 again, with a checkpoint of 12 instead of 15."""
     first = start("first", keep_last=9)
     first.durable(*range(5, 21))
     assert folders(layout)[1:] == ["000010/000000", "000015/000000", "000020/000000"]
@@ -476,8 +482,10 @@ def test_many_old_checkpoints_go_in_two_requests(start: Callable[..., Process], 
 def test_pruning_keeps_and_lists_a_checkpoint_being_written(
     start: Callable[..., Process], layout: Layout, uploaded: bool
 ) -> None:
-    """`prune` returns steps whose weights stay. They include a checkpoint in progress before its first file
-    exists."""
+    """`prune` returns steps whose weights stay.
+
+    They include a checkpoint in progress before its first file exists.
+    """
     process = start("only", keep_last=1)
     process.durable(5, 10)
     hung = Hung(process, int(uploaded))

@@ -1,5 +1,4 @@
-"""Log-probabilities computed in chunks equal those of all logits at once, in memory independent of the
-length."""
+"""Log-probabilities in chunks equal those of all logits at once, in memory independent of the length."""
 
 from __future__ import annotations
 

@@ -38,8 +38,7 @@ def sequence_tis(servers: list[float], learners: list[float], cap: float) -> lis
 
 
 def found(chosen: dict[str, Any], servers: list[float], learners: list[float]) -> Any:
-    """Loss of the tokens with ppo, its gradient by the new log-probabilities, and the weights of the
-    correction."""
+    """The tokens' loss with ppo, its gradient by the new log-probabilities, and the correction's weights."""
     objective = Objective.of(AlgorithmSpec.model_validate(chosen))
     new_T = torch.tensor(learners, dtype=torch.float64) + 0.05
     new_T.requires_grad_()

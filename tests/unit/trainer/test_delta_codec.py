@@ -91,7 +91,7 @@ def test_a_delta_rebuilds_the_learners_file_byte_for_byte(tmp_path: Path) -> Non
     assert made.read_bytes() == new.read_bytes()
 
 
-def test_what_did_not_change_is_not_in_the_delta(tmp_path: Path) -> None:
+def test_unchanged_tensors_are_not_in_the_delta(tmp_path: Path) -> None:
     before = model(1)
     _, _, change, _ = files(tmp_path, before, before | {"single": before["single"] + 1})
     assert list(weights_format.read_spans(change)) == ["single"]

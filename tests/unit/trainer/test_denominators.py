@@ -40,8 +40,10 @@ def tokens(made: list[GroupRecord]) -> int:
 
 @pytest.mark.parametrize("uniform", [0, 2, 6])
 def test_gpgs_factor_is_applied_once(uniform: int) -> None:
-    """arXiv 2504.02546: 1 / sum of all |o_i|, times alpha (r - mean). alpha is B / (B - M) for B groups, M of
-    them without a gradient."""
+    """arXiv 2504.02546: 1 / sum of all |o_i|, times alpha (r - mean).
+
+    alpha is B / (B - M) for B groups, M of them without a gradient.
+    """
     made = groups(uniform)
     [rows] = parts(made, advantage={"method": "gpg"})
     alpha, expected = (uniform + 2) / 2, 0.0

@@ -1,5 +1,4 @@
-"""Weights published from memory: what is offered, which versions are also stored, and behaviour after a
-restart."""
+"""Weights published from memory: what is offered, what is also stored, and what a restart does."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The learner sends weights from its memory over real sockets and gloo, even if servers are late, die or
-stall."""
+"""The learner sends weights from memory over sockets and gloo, even if servers are late, die or stall."""
 
 from __future__ import annotations
 
@@ -89,8 +88,7 @@ def test_servers_take_the_same_weights_side_by_side(sender: Sender) -> None:
 
 
 def test_before_announcement_servers_may_join_for_either_version(sender: Sender) -> None:
-    """Servers learn of a version after it is offered, so a server that joins in between asks for the previous
-    one."""
+    """A server that joins between offer and announcement still asks for the previous version."""
     gone, before, newest = (sender.offer(weights(step)) for step in range(3))
     assert same(taker(sender, before).take()[0], weights(1))
     assert same(taker(sender, newest).take()[0], weights(2))

@@ -1,5 +1,4 @@
-"""Grouped-query attention: key heads are repeated if torch has no kernel for groups, with the same
-numbers."""
+"""Grouped-query attention: key heads are repeated if torch has no kernel for groups, with equal numbers."""
 
 from __future__ import annotations
 
@@ -75,7 +74,7 @@ ranks = Ranks.join()
 print(torch.backends.cuda.cudnn_sdp_enabled())
 ranks.leave()
 """
-    # In a subprocess, because another test may already have joined a group in this one.
+    # In a subprocess, because another test may already have called `Ranks.join` in this one.
     ended = subprocess.run(
         [sys.executable, "-c", program], env={**os.environ, **ALONE}, capture_output=True, text=True
     )

@@ -133,8 +133,10 @@ def test_a_start_keeps_a_pointer_that_a_person_moved(layout: Layout) -> None:
 
 @pytest.mark.parametrize("beyond", [0, 1])
 def test_a_replaced_process_writes_nothing_more(layout: Layout, beyond: int) -> None:
-    """The process hung, with or without a step beyond the durable one. Without one, its successor has the
-    same incarnation."""
+    """The process hung, with or without a step beyond the durable one.
+
+    Without one, its successor has the same incarnation.
+    """
     old, _ = begun(layout)
     made_durable(old, report(1))
     if beyond:

@@ -46,8 +46,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("family", ["Qwen2", "Llama", "Qwen2Moe", "Qwen3Moe", "Mixtral", "GptOss"])
 def test_the_checkpoint_tells_which_modules_an_adapter_goes_on(family: str, tmp_path: Path) -> None:
-    """Without named targets these are all linear modules. In a mixture of experts they are only those of
-    attention."""
+    """Without named targets these are all linear modules.
+
+    In a mixture of experts they are only those of attention.
+    """
     config = getattr(transformers, f"{family}Config")(**SMALL, **(EXPERTS if family != "Llama" else {}))
     getattr(transformers, f"{family}ForCausalLM")(config).save_pretrained(tmp_path)
     model: Any = models.load(tmp_path, wanting(tmp_path), seed=0)

@@ -15,8 +15,10 @@ GIB = memory.GIB
 
 
 def machine(root: Path, *, free: int, limit: str = "", used: int = 0, cached: int = 0) -> Path:
-    """Write a machine's files: `free` bytes of memory, and a control group if `limit` is not empty. Returns
-    the root."""
+    """Write a machine's files: `free` bytes of memory, and a control group if `limit` is not empty.
+
+    Returns the root.
+    """
     (root / "proc").mkdir()
     (root / "proc/meminfo").write_text(f"MemTotal:  999999 kB\nMemAvailable:  {free // 1024} kB\n")
     if limit:

@@ -35,8 +35,7 @@ flat = chain.from_iterable
 
 
 class Bigrams:
-    """A policy in which the previous token and the token itself give the log-probability, from a table of
-    weights."""
+    """A policy whose table gives a token's log-probability from the token and the one before it."""
 
     model = torch.nn.Identity()
 

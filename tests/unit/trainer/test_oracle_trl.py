@@ -1,5 +1,7 @@
-"""The objective against TRL's GRPOTrainer, value and gradient, on random ragged batches. `make test-oracles`
-runs it."""
+"""The objective against TRL's GRPOTrainer, value and gradient, on random ragged batches.
+
+`make test-oracles` runs it.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,7 @@ WHY = "trl is in the environment that `make oracles` makes; `make test-oracles` 
 trl = pytest.importorskip("trl", reason=WHY)
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    # Our settings, TRL's settings. TRL's clip bounds are distances from 1, except for cispo's, which is
-    # absolute.
+    # Our settings, TRL's settings. TRL's clip bounds are distances from 1, but cispo's is absolute.
     "grpo": ({"reduction": "sequence_mean"}, {"loss_type": "grpo"}),
     "bnpo": ({}, {"loss_type": "bnpo"}),
     "dapo": ({"clip": {"low": 0.8, "high": 1.28}}, {"loss_type": "dapo", "epsilon_high": 0.28}),

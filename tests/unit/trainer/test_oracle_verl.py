@@ -27,8 +27,7 @@ workers = importlib.import_module("verl.workers.config")
 SEEDS = range(8)
 FAR = 1e9
 LOSSES: dict[str, tuple[dict[str, Any], Any, tuple[float, float, float]]] = {
-    # Our settings; verl's function; verl's low and high as distances from 1, and its dual clip, which is
-    # always on.
+    # Our settings; verl's function; verl's low and high as distances from 1, and its dual clip (always on).
     "ppo": ({"loss": "ppo"}, algos.compute_policy_loss_vanilla, (0.2, 0.2, FAR)),
     "ppo with its own bounds": (
         {"loss": "ppo", "clip": {"low": 0.7, "high": 1.5}},
@@ -102,7 +101,7 @@ def same(batch: Ragged, ours: tuple[float, Tensor], theirs: Tensor) -> None:
 @pytest.mark.parametrize(("loss", "reduction"), list(itertools.product(LOSSES, MODES)))
 def test_losses_and_reductions_equal_verls(loss: str, reduction: str, seed: int) -> None:
     batch = Ragged.draw(seed)
-    chosen = objective(**LOSSES[loss][0], reduction=reduction)  # bypass: old is the sampler's
+    chosen = objective(**LOSSES[loss][0], reduction=reduction)  # bypass: the old policy is the sampler's
     same(batch, batch.ours(chosen), verls(batch, loss, MODES[reduction], old_T=batch.sampler_T))
 
 
@@ -157,8 +156,7 @@ def test_corrections_equal_verls(loss: str, correction: str, cap: float | None, 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_sequence_mask_keeps_the_rows_that_verl_keeps(seed: int) -> None:
-    # Deliberately different: verl divides by the kept tokens, and we by the step's tokens, which are known
-    # before the pass.
+    # Deliberately different: verl divides by the kept tokens. We divide by the step's, known before the pass.
     batch = Ragged.draw(seed)
     gap_BL = batch.rectangle(batch.old_T - batch.sampler_T)
     kept_BL, _ = helper.compute_rollout_rejection_mask(gap_BL, batch.mask_BL, "seq_mean_k1", 1.5)
@@ -312,8 +310,7 @@ def test_verl_discounts_by_the_token_and_we_by_the_turn(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_gpg_equals_verls_except_for_what_counts_as_non_zero(seed: int) -> None:
-    # Deliberately different: verl counts rewards that are not 0, and we count the episodes of groups with a
-    # gradient.
+    # Deliberately different: verl counts rewards that are not 0, and we episodes of groups with a gradient.
     scores = Scores(seed)
     theirs, _ = algos.compute_gpg_outcome_advantage(scores.rewards_BL, scores.mask_BL, scores.index)
     rewarded = int(torch.count_nonzero(scores.rewards_BL.sum(1)))
@@ -338,8 +335,7 @@ def test_per_turn_is_group_based_of_the_returns_at_each_turn(seed: int, normaliz
         np.array([name for name, _ in rows]),
         norm_adv_by_std_in_grpo=normalize == "std",
     )
-    # Deliberately different: a turn that only one episode reached has its return as advantage in verl, and 0
-    # here.
+    # Deliberately different: a turn that only one episode reached has its return in verl, and 0 here.
     expected = [0.0 if name in lone else a.item() for (name, _), a in zip(rows, theirs, strict=True)]
     ours = scores.ours("group_based_per_turn", normalize, 0.9, turns=True)[scores.mask_BL > 0]
     np.testing.assert_allclose(ours, expected, rtol=1e-6, atol=1e-9)

@@ -1,5 +1,4 @@
-"""Micro-batches contain every row once, equally many on each rank, within limits of tokens, padding and
-cost."""
+"""Micro-batches have every row once, equally many on each rank, within limits of tokens, padding, cost."""
 
 from __future__ import annotations
 
@@ -119,8 +118,7 @@ def test_equal_rows_split_evenly_over_two_ranks(packed: bool) -> None:
 
 
 def test_attention_counts_in_the_balance() -> None:
-    """A row of 100 tokens costs as much as four of 50 if only pairs of tokens count, and as two if only
-    tokens count."""
+    """A row of 100 tokens costs as much as four of 50 by pairs of tokens, and as two of 50 by tokens."""
     rows = [100, 50, 50, 50, 50]
     by_pairs = plan(rows, 10_000, 2, Layout(packed=True, quadratic=1000.0))
     by_tokens = plan(rows, 10_000, 2, Layout(packed=True, quadratic=0.0))

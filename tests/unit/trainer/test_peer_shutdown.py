@@ -43,8 +43,11 @@ def test_a_failure_without_a_stop_signal_counts_as_a_failure(pod: Callable[[int]
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["before it looks", "while it looks"])
-def test_the_end_of_the_first_pod_counts_as_a_stop(pod: Callable[[int], PeerShutdown], late: bool) -> None:
-    """If the first pod is gone, drained, crashed or out of memory, the others count that as a stop."""
+def test_other_pods_count_the_first_pods_loss_as_a_stop(
+    pod: Callable[[int], PeerShutdown], late: bool
+) -> None:
+    """Its own exit decides, because the others cannot know whether it was drained, crashed or ran out of
+    memory."""
     first, other = met(pod(0), pod(1))
     if late:
         other._notes()
@@ -55,8 +58,7 @@ def test_the_end_of_the_first_pod_counts_as_a_stop(pod: Callable[[int], PeerShut
 def test_the_first_pod_accepts_only_a_note_as_a_stop(
     pod: Callable[[int], PeerShutdown], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise two pods that lose their connection permanently would restart without end, and count no
-    failure."""
+    """Otherwise two pods that lose their connection would restart without end, and count no failure."""
     first, other = met(pod(0), pod(1))
     other._open_store = None
     assert not first.stopped()
@@ -64,7 +66,7 @@ def test_the_first_pod_accepts_only_a_note_as_a_stop(
     assert not first.stopped(), "whatever has become of the place"
 
 
-def test_a_pod_stopped_before_the_pods_meet_notifies_no_pod(pod: Callable[[int], PeerShutdown]) -> None:
+def test_a_pod_stopped_before_the_pods_meet_notifies_none(pod: Callable[[int], PeerShutdown]) -> None:
     pod(1).stopping()
     (other,) = met(pod(1))
     other.stopping()

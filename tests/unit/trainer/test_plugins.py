@@ -1,5 +1,4 @@
-"""Plugins, which are a user's own functions: the example of docs/algorithms.md, and what is refused before
-any step."""
+"""Plugins, a user's own functions: the example of docs/algorithms.md, and what is refused at the start."""
 
 from __future__ import annotations
 

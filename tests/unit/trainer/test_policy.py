@@ -111,7 +111,7 @@ def test_packing_does_not_change_loss_or_gradient(model: Any, bound: int, ranks:
 
 
 @pytest.mark.parametrize("turns", [2, 4, 8])
-def test_one_row_has_the_gradient_of_one_row_a_turn(model: Any, turns: int) -> None:
+def test_one_row_has_the_gradient_of_a_row_for_each_turn(model: Any, turns: int) -> None:
     rng = random.Random(turns)
     tokens, mask, cuts = [], [], []
     for _ in range(turns):

@@ -179,8 +179,10 @@ def drawn(size: int, seed: int = 0, rows: int = 6) -> dict[str, torch.Tensor]:
 
 
 def shapes(tokens: dict[str, torch.Tensor]) -> list[RowShape]:
-    """Shapes of the rows: two rows in each episode, and two episodes in each group. The last ones may have
-    fewer."""
+    """Shapes of the rows: two rows in each episode, and two episodes in each group.
+
+    The last ones may have fewer.
+    """
     sizes = torch.bincount(tokens["row"]).tolist()
     return [RowShape(f"g{n // 4}", n // 2, size) for n, size in enumerate(sizes)]
 

@@ -41,7 +41,7 @@ def transformers(make: Any) -> list[float]:
     ("decay", "make"),
     [("linear", get_linear_schedule_with_warmup), ("cosine", get_cosine_schedule_with_warmup)],
 )
-def test_after_warm_up_rates_are_those_of_transformers(decay: str, make: Any) -> None:
+def test_rates_after_warm_up_equal_those_of_transformers(decay: str, make: Any) -> None:
     assert rates(optimizer(decay=decay))[WARMUP:] == pytest.approx(transformers(make)[WARMUP:], rel=1e-12)
 
 

@@ -1,5 +1,4 @@
-"""Replaying a step: the checkpoint it starts from, what may be missing, and that the run is never written
-to."""
+"""Replaying a step: which checkpoint it starts from, what may be missing, and that the run is only read."""
 
 from __future__ import annotations
 

@@ -44,8 +44,10 @@ def test_a_checkpoint_in_validation_stays_until_it_is_ranked(
 def test_the_durable_checkpoint_and_later_ones_stay(
     found: set[int], data: st.DataObject, keep: int, ranked: list[int]
 ) -> None:
-    """A checkpoint beyond the durable step is being written, or waits for a person. The durable one is never
-    deleted, whatever its rank."""
+    """A checkpoint beyond the durable step is being written, or waits for a person.
+
+    The durable one is never deleted, whatever its rank.
+    """
     durable = data.draw(st.sampled_from(sorted(found)))
     whole = data.draw(st.sets(st.sampled_from(sorted(found))))
     assert all(step < durable for step in expired_checkpoints(found, whole, durable, keep, 1, ranked))
@@ -53,8 +55,7 @@ def test_the_durable_checkpoint_and_later_ones_stay(
 
 @given(steps, steps, steps, st.integers(0, 10))
 def test_weights_in_use_stay(found: set[int], checkpoints: set[int], validated: set[int], lag: int) -> None:
-    """Kept are the versions that the lag allows, one more that servers may be loading, checkpoints and
-    validated steps."""
+    """Versions that the lag allows, one more that may be loading, checkpoints and validated steps stay."""
     latest = max(found)
     gone = set(expired_weights(found, latest, lag, checkpoints, validated))
     assert not gone & (checkpoints | validated | {0} | set(range(latest - lag - 1, latest + 1)))

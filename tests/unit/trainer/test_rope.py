@@ -42,8 +42,10 @@ def dynamic(**settings: Any) -> Any:
 
 
 def by_formula(factors: list[float] | None, scale: float, kind: str = "Phi3") -> Any:
-    """The same weights without scaling of their own. Pair i turns by position / (factor_i theta^(2i/d)),
-    times `scale`."""
+    """The same weights without scaling of their own.
+
+    Pair i turns by position / (factor_i theta^(2i/d)), times `scale`.
+    """
     plain = {"rope_type": "default", "rope_theta": THETA}
     model = made(kind, max_position_embeddings=LONGEST, rope_parameters=plain)
     pairs = np.arange(HEAD // 2)
@@ -104,7 +106,7 @@ def test_dynamic_ntk_keeps_its_first_factors() -> None:
         (lambda: dynamic(max_trained_positions=8), ORIGINAL, "max_trained_positions"),
     ],
 )
-def test_dynamic_ntk_that_servers_read_otherwise_is_refused(make: Any, context: int, says: str) -> None:
+def test_dynamic_ntk_that_servers_read_differently_is_refused(make: Any, context: int, says: str) -> None:
     with pytest.raises(JobError) as refused:
         rope.fix(make(), context)
     assert refused.value.termination.reason == "RopeDependsOnLength"

@@ -1,5 +1,4 @@
-"""The learner's loop when something other than the coordinator ends it: what is durable then, on every
-rank."""
+"""The learner's loop if something other than the coordinator ends it: what is durable on every rank."""
 
 from __future__ import annotations
 
@@ -291,8 +290,7 @@ async def test_no_rank_succeeds_before_the_first_rank_has_exported() -> None:
 
 
 async def test_a_directive_is_a_step_like_any_other_on_every_rank() -> None:
-    """It is announced, pruning follows its batch, and the next step comes after it, but it makes no training
-    rows."""
+    """It is announced and pruned like any step, and the next one follows, but it makes no training rows."""
     asked = Batch(step=2, epoch=0, groups=[], directive=Directive(remedy="RollBack", restore=[0]))
     learner = Scripted()
     script = rig.ScriptedCoordinator(

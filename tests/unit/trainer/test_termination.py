@@ -44,7 +44,7 @@ def raising(error: BaseException) -> Callable[[object], None]:
 
 
 @pytest.mark.parametrize(("permanent", "code"), [(True, PERMANENT), (False, RETRIABLE)])
-def test_an_error_it_can_explain_is_its_exit_code(
+def test_an_explained_error_decides_the_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: Captured, permanent: bool, code: int
 ) -> None:
     error = JobError("ModelNotLoadable", "no such file", field="spec.model.base", permanent=permanent)
@@ -53,7 +53,7 @@ def test_an_error_it_can_explain_is_its_exit_code(
     assert capsys.readouterr().err == "ModelNotLoadable: spec.model.base: no such file\n"
 
 
-def test_an_error_it_cannot_explain_leaves_its_traceback(
+def test_an_unexplained_error_is_logged_with_its_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     monkeypatch.setattr(learner, "run", raising(RuntimeError("connection closed by peer")))

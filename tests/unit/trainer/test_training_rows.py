@@ -1,5 +1,4 @@
-"""How a batch becomes training rows: which episodes are scored, which groups are filtered, what is
-counted."""
+"""How a batch becomes training rows: which episodes are scored, which groups filtered, what is counted."""
 
 from __future__ import annotations
 
@@ -56,7 +55,7 @@ def test_a_uniform_group_is_acknowledged_but_not_trained() -> None:
 @pytest.mark.parametrize("method", ["group_based", "monte_carlo"])
 def test_a_group_that_is_uniform_up_to_rounding_is_not_trained(method: str) -> None:
     objective = Objective.of(AlgorithmSpec(advantage=Advantage(method=method)))
-    sums = [0.1 + 0.2 - 0.3, 0.0, 0.0]  # 0.1 + 0.2 - 0.3 is 6e-17, close to the group's mean already
+    sums = [0.1 + 0.2 - 0.3, 0.0, 0.0]  # 0.1 + 0.2 - 0.3 is 6e-17: centring would change nothing
     batch = training_batch(made(rig.group("a", sums), rig.group("b", [1.0, 0.0])), objective)
     assert sums[0] > 0
     assert [group.group_id for group in batch.groups] == ["b"]
@@ -66,8 +65,7 @@ def test_a_group_that_is_uniform_up_to_rounding_is_not_trained(method: str) -> N
 @pytest.mark.parametrize("method", ["monte_carlo", "reinforce_pp", "group_based_per_turn"])
 @pytest.mark.parametrize("turns", [[1e300, -1e300], [float("inf"), 0.0], [float("nan"), 0.0], [1e7, 1.0]])
 def test_rewards_too_large_for_metrics_name_their_group(method: str, turns: list[float]) -> None:
-    """Otherwise reinforce_pp would make every advantage of the batch 0, and monte_carlo would raise a bare
-    ValueError."""
+    """Otherwise reinforce_pp would make all advantages 0, and monte_carlo would raise a bare ValueError."""
     group = rig.group("t0-000007", [1.0, 0.0])
     spans = [
         TurnSpan(start=v.start, end=v.end, turn=n) for n, v in enumerate(group.episodes[0].rows[0].versions)
@@ -150,8 +148,7 @@ def test_a_row_without_action_tokens_is_left_out() -> None:
 
 
 def with_turns(group: GroupRecord, *turn_rewards: list[float] | None) -> GroupRecord:
-    """The group with the spans of turns in its rows, and with rewards by turn for the episodes that have a
-    list."""
+    """The group with spans of turns in its rows, and rewards by turn for the episodes that have a list."""
     episodes = []
     for episode, rewards in zip(group.episodes, turn_rewards, strict=True):
         [row] = episode.rows

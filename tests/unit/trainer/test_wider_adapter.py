@@ -85,7 +85,7 @@ def test_logits_are_equal_where_linear_layers_are_transposed() -> None:
     torch.testing.assert_close(logits(wide), logits(narrow))
 
 
-def test_widening_keeps_old_weights_and_starts_new_ones_as_peft(base: nn.Module) -> None:
+def test_widening_keeps_weights_and_initializes_new_ones_as_peft(base: nn.Module) -> None:
     options = OPTIONS["as the product has it"]
     narrow, wide = adapted(base, NARROW, 8, 0, **options), adapted(base, WIDE, 16, 1, **options)
     begun = {name: p.detach().clone() for name, p in wide.named_parameters()}
