@@ -254,9 +254,10 @@ class JobUnderABudget(RuleBasedStateMachine):
         self.waiting: dict[str, GroupRecord] = {}
         """Finished groups that a step may train."""
         self.allowed: dict[str, Decimal] = {}
-        """The most that may be spent of each limit. It is the limit, or if more, the amount spent and
-        reserved
-        at the last change of a limit or price."""
+        """The most that may be spent of each limit.
+
+        It is the limit, or if more, the amount spent and reserved at the last change of a limit or price.
+        """
         self.pod: HeldPod | None = None
         self.holds_since: datetime | None = None
         self.totals = 0

@@ -68,7 +68,8 @@ async def over(reader: asyncio.StreamReader) -> bool:
     """Whether the other side closes the connection without an answer.
 
     Raises:
-        TimeoutError: The connection is still open after 20 s."""
+        TimeoutError: The connection is still open after 20 s.
+    """
     async with asyncio.timeout(20):
         try:
             return await reader.read() == b""
