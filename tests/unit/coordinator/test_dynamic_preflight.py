@@ -66,7 +66,7 @@ async def test_a_failed_check_ends_the_job_before_a_learner(tmp_path: Path) -> N
         assert stage.statuses[-1].get("progress") is None
 
 
-async def test_one_check_may_warn_while_the_others_fail_the_job(tmp_path: Path) -> None:
+async def test_a_failed_check_that_only_warns_does_not_end_the_job(tmp_path: Path) -> None:
     async with rig(tmp_path, lambda number: 0.0) as stage:
         await stage.run(stage.config(checks=LENIENT | {"foothold": "Warn"}))
         assert stage.states[-1] == "Warned"

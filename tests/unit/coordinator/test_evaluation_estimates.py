@@ -76,7 +76,7 @@ async def test_the_range_narrows(case: Case, tmp_path: Path) -> None:
     assert width(0) > width(0.5) > width(0.9) > width(1) == 0
 
 
-async def test_accelerators_are_listed_as_unknown_until_measured(tmp_path: Path) -> None:
+async def test_accelerators_are_listed_as_unpriced_until_measured(tmp_path: Path) -> None:
     case = next(each for each in CASES if each.accelerators)
     one = Simulated(case, tmp_path)
     await one.live()
@@ -86,7 +86,7 @@ async def test_accelerators_are_listed_as_unknown_until_measured(tmp_path: Path)
     assert "acceleratorSeconds:H100" in running[-1].made.usage
 
 
-async def test_judges_are_listed_as_unknown_until_first_asked(tmp_path: Path) -> None:
+async def test_judges_are_listed_as_unpriced_until_first_asked(tmp_path: Path) -> None:
     one = Simulated(next(each for each in CASES if each.judged), tmp_path)
     await one.live()
     assert one.shown[0].made.unpriced == ["judgePrompt", "judgeSample"]

@@ -111,7 +111,7 @@ async def test_a_judge_that_is_killed_costs_a_retry(tok: Any, tmp_path: Path) ->
     assert [episode.outcome for episode in group.discarded] == [Outcome.INFRA_ERROR]
 
 
-async def test_an_environment_that_hangs_without_a_judge_is_named(tok: Any, tmp_path: Path) -> None:
+async def test_an_environment_that_does_not_await_a_judge_is_named(tok: Any, tmp_path: Path) -> None:
     held = asyncio.Event()
 
     async def later(request: Any, asked: Any) -> Any:

@@ -52,7 +52,7 @@ def test_metrics_carry_the_job_and_their_labels() -> None:
     assert found["headway_episodes_seconds_count", None].value == 1
 
 
-def test_a_falling_bill_is_not_exported_as_a_falling_counter() -> None:
+def test_exported_counters_of_a_bill_never_fall() -> None:
     """Prometheus would treat a lower value as a restarted counter, and add the whole bill again."""
     now = {"sample": 12.0, "train": 3.0}
     exporter = Exporter(

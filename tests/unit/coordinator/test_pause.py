@@ -67,7 +67,7 @@ class TestWhatPauses:
         assert names(acting(PAUSE.model_copy(update={"signals": (FLAT,)}), raised)) == [FLAT]
 
     @pytest.mark.parametrize("name", SignalName)
-    def test_by_default_only_the_gravest_signals_pause(self, name: SignalName) -> None:
+    def test_the_default_signals_pause_and_no_others(self, name: SignalName) -> None:
         assert bool(acting(PAUSE, [verdict(name)])) == (name in ACTED_ON)
 
     def test_a_signal_pauses_the_first_time(self) -> None:

@@ -131,7 +131,7 @@ def test_a_refused_directive_is_a_step_without_groups() -> None:
     assert (batch.directive, batch.groups) == (None, [])
 
 
-def test_another_algorithm_replaces_the_settings_in_force() -> None:
+def test_another_algorithm_drops_the_algorithm_in_force() -> None:
     held = InForce(
         number=3, loss="cispo", clip=Clip(high=4), learning_rate=1e-5, adapter=AdapterSize(rank=8, alpha=8)
     )
