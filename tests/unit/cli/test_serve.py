@@ -66,6 +66,7 @@ def run(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> Finished
     fake.write_text(FAKE.format(python=sys.executable, record=str(tmp_path / "record.json")))
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
+    monkeypatch.setattr("headway_cli.commands.serve.has_accelerator", lambda: True)
     model = {"base": f"file://{base}", "dtype": "float32", "contextLength": 512, "lora": {"rank": 12}}
     return FinishedRun(tmp_path / "job").job(model=model).identity(model=model).adapters()
 
@@ -90,6 +91,18 @@ def test_the_best_adapter_is_served_beside_its_base_model(run: FinishedRun, base
     ]  # fmt: skip
     assert call["env"]["HF_HUB_OFFLINE"] == "1"
     assert f"step 2 of {NAME}: http://127.0.0.1:{port}/v1, model {NAME}" in done.stderr
+
+
+def test_without_a_gpu_the_cache_is_small_and_arguments_win(
+    run: FinishedRun, port: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headway_cli.commands.serve.has_accelerator", lambda: False)
+    own = "--kv-cache-memory-bytes=7"
+    done = shown(str(run.folder), "--port", port, f"--vllm-arg={own}")
+    assert done.exit_code == 0, done.output
+    call = recorded(run)
+    assert call["argv"][-len(serving.CPU_ARGUMENTS) - 1 :] == [*serving.CPU_ARGUMENTS, own]
+    assert serving.CPU_ENVIRONMENT.items() <= call["env"].items()
 
 
 @pytest.mark.parametrize(("which", "step"), [("best", 2), ("latest", 4), ("0", 0)])
@@ -246,7 +259,7 @@ def test_weights_of_a_bucket_that_are_others_are_refused(tmp_path: Path) -> None
 @pytest.mark.parametrize(("rank", "place"), [(1, "1"), (12, "16"), (256, "256"), (300, "300")])
 def test_room_is_made_for_the_next_rank_that_vllm_knows(run: FinishedRun, rank: int, place: str) -> None:
     of: Chosen = serving.chosen(opened(LocalJob(run.folder)), "best", None)
-    words = serving.command("vllm", "m", of, OnDisk(Path("/w"), Path("/b"), rank), 1, ["--last"])
+    words = serving.command(("vllm", "serve"), "m", of, OnDisk(Path("/w"), Path("/b"), rank), 1, ["--last"])
     assert words[words.index("--max-lora-rank") + 1] == place
     assert words[-1] == "--last"
 
