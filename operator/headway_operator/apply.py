@@ -32,9 +32,9 @@ log = logging.getLogger(__name__)
 KEY_BYTES: Final = 32
 ROUNDS: Final = 12
 """Each object is applied again at least once within this many resyncs."""
-CONTEST_MENDS: Final = 5
+CONTEST_REPAIRS: Final = 5
 CONTEST_SECONDS: Final = 60.0
-"""The operator repairs an object at most `CONTEST_MENDS` times within this many seconds. After that, the
+"""The operator repairs an object at most `CONTEST_REPAIRS` times within this many seconds. After that, the
 reconcile fails and is retried with backoff."""
 
 
@@ -59,7 +59,7 @@ class Applier:
         self._cache = cache
         self._applied: dict[Ref, tuple[str, str]] = {}
         """Digest of the body that was last sent, and the mark of the resulting object."""
-        self._mended: dict[Ref, list[float]] = {}
+        self._repairs: dict[Ref, list[float]] = {}
         self._round = 0
 
     def forget(self) -> None:
@@ -71,7 +71,7 @@ class Applier:
         for ref in list(self._applied):
             if ref[0] == "Secret" or zlib.crc32("/".join(ref).encode()) % ROUNDS == self._round:
                 self._applied.pop(ref, None)
-        self._mended.clear()
+        self._repairs.clear()
 
     def set_finalizer(self, raw: Json, wanted: bool) -> Json:
         """Add the teardown finalizer to a job, or remove it; returns the updated job.
@@ -148,8 +148,8 @@ class Applier:
     def _limit_repairs(self, ref: Ref) -> None:
         """Limit how often the operator repairs an object that somebody else keeps changing back."""
         now = time.monotonic()
-        recent = [moment for moment in self._mended.get(ref, []) if now - moment < CONTEST_SECONDS]
-        if len(recent) >= CONTEST_MENDS:
+        recent = [moment for moment in self._repairs.get(ref, []) if now - moment < CONTEST_SECONDS]
+        if len(recent) >= CONTEST_REPAIRS:
             raise PlanBlockedError(
                 Issue(
                     Reason.CONTESTED,
@@ -157,7 +157,7 @@ class Applier:
                     "name the client",
                 )
             )
-        self._mended[ref] = [*recent, now]
+        self._repairs[ref] = [*recent, now]
 
     def _known(self, uid: str, item: Wanted) -> Json | None:
         """The object's current state, if this job owns it. If the cache has none, it is read."""

@@ -151,11 +151,11 @@ class Controller:
             except QueueClosedError:
                 return
             if key is not None:
-                self._attend(key)
+                self._process(key)
 
-    def _attend(self, key: Key) -> None:
+    def _process(self, key: Key) -> None:
         started = time.monotonic()
-        again, result = self._try(key)
+        again, result = self._reconcile_once(key)
         self._telemetry.reconciled(time.monotonic() - started, result)
         if result not in (SUCCESS, UNREADABLE):
             self.queue.retry(key)
@@ -164,7 +164,7 @@ class Controller:
         if again is not None:
             self.queue.add(key, again)
 
-    def _try(self, key: Key) -> tuple[float | None, str]:
+    def _reconcile_once(self, key: Key) -> tuple[float | None, str]:
         """Reconcile once; returns the seconds until the next time, and the result of this reconcile."""
         try:
             if key[0] == names.BUDGET_KIND:

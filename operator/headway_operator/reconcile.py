@@ -67,14 +67,14 @@ class Reconciler:
             return None
         made = self._plan(raw)
         if made.ending:
-            if (fresh := self._look_again(raw)) is None:
+            if (fresh := self._reread(raw)) is None:
                 return None
             raw, made = fresh, self._plan(fresh)
         try:
             raw = self._set_finalizer(raw, made.finalizer)
             writes = self._applier.carry_out(raw["metadata"]["uid"], made.wanted, made.to_delete)
         except OutdatedError:
-            return None if self._look_again(raw) is None else 0.0
+            return None if self._reread(raw) is None else 0.0
         except PlanBlockedError as blocked:
             plan = planner.make(raw, self._platform, self._observed(raw), blocked.issue)
             self._report(raw, plan.status)
@@ -126,7 +126,7 @@ class Reconciler:
     def _plan(self, raw: Json) -> planner.Plan:
         return planner.make(raw, self._platform, self._observed(raw))
 
-    def _look_again(self, raw: Json) -> Json | None:
+    def _reread(self, raw: Json) -> Json | None:
         """The job's current state in the API server; None if it is gone, or another job has its name.
 
         A terminal status must use the newest state: the coordinator may just have written its final status.

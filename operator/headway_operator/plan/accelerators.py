@@ -53,7 +53,7 @@ _DEVICE: Final = re.compile(
 )
 
 
-def look(
+def updated(
     before: Accelerators | None, pods: Iterable[Json], now: datetime, accelerator: str
 ) -> Accelerators | None:
     """The accelerator seconds as of now; `before` itself if there is nothing to write.
@@ -68,8 +68,8 @@ def look(
     if before is None and not seen:
         return None
     known = before.pods if before is not None else []
-    entries = [_again(pod, seen.pop(pod.uid, None), now, before.seen_time) for pod in known if before]
-    made = _folded(before, [*entries, *seen.values()], now)
+    entries = [_updated_entry(pod, seen.pop(pod.uid, None), now, before.seen_time) for pod in known if before]
+    made = _moved_to_totals(before, [*entries, *seen.values()], now)
     if before is None or (made.pods, made.totals) != (before.pods, before.totals):
         return made
     return made if is_due(before, now) else before
@@ -156,7 +156,7 @@ def _ended(pod: Json, since: datetime) -> datetime | None:
     return max([since, *moments])
 
 
-def _again(known: HeldPod, seen: HeldPod | None, now: datetime, last: datetime) -> HeldPod:
+def _updated_entry(known: HeldPod, seen: HeldPod | None, now: datetime, last: datetime) -> HeldPod:
     """Update a pod's entry. `seen` is the pod as it is now; `last` is the time of the previous update."""
     if seen is not None:
         return seen.model_copy(update={"since": known.since, "count": known.count, "product": known.product})
@@ -166,7 +166,7 @@ def _again(known: HeldPod, seen: HeldPod | None, now: datetime, last: datetime) 
     return known.model_copy(update={"until": max(known.since, end), "gone_time": now})
 
 
-def _folded(before: Accelerators | None, entries: list[HeldPod], now: datetime) -> Accelerators:
+def _moved_to_totals(before: Accelerators | None, entries: list[HeldPod], now: datetime) -> Accelerators:
     """Add entries to the totals and drop them: of pods gone for `KEPT`, and of more if there are too many.
 
     If more than `MAX_PODS` entries still remain, the newest pods get none yet. No seconds are lost: a later
@@ -174,16 +174,14 @@ def _folded(before: Accelerators | None, entries: list[HeldPod], now: datetime) 
     """
     gone = sorted((pod for pod in entries if pod.gone_time is not None), key=lambda pod: pod.gone_time or now)
     surplus = max(0, len(entries) - MAX_PODS)
-    folded = [
-        pod for index, pod in enumerate(gone) if index < surplus or now - (pod.gone_time or now) >= KEPT
-    ]
-    uids = {pod.uid for pod in folded}
+    moved = [pod for index, pod in enumerate(gone) if index < surplus or now - (pod.gone_time or now) >= KEPT]
+    uids = {pod.uid for pod in moved}
     kept = [pod for pod in entries if pod.uid not in uids]
     kept.sort(key=lambda pod: (pod.since, pod.uid))
     totals = {
         Holder(each.role, each.product): int(each.seconds) for each in (before.totals if before else [])
     }
-    for pod in folded:
+    for pod in moved:
         whose = Holder(pod.role, pod.product)
         if whose not in totals and len(totals) >= MAX_TOTALS - 1:
             whose = Holder(OTHER, OTHER)

@@ -19,7 +19,7 @@ from headway_operator.plan import grants
 Job = RLTrainingJob | RLEvalJob
 
 
-def standing(job: Job) -> Budget | None:
+def exhausted_budget(job: Job) -> Budget | None:
     """The exhausted budget because of which a job has no pods; None if there is none."""
     found, spec = job.status.budget, job.spec.budget
     fails = spec is not None and spec.on_exhausted == "Fail"

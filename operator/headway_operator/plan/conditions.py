@@ -163,30 +163,34 @@ def kstatus(context: Context, job_health: JobHealth, progress: Condition) -> lis
     ready, reconciling = ConditionType.READY, ConditionType.RECONCILING
     policy = context.spec.readiness_policy
     if job_health.failure:
-        return stuck(job_health.failure)
+        return stalled_conditions(job_health.failure)
     if job_health.complete:
-        return trio(condition(ready, True, Reason.SUCCEEDED))
+        return kstatus_conditions(condition(ready, True, Reason.SUCCEEDED))
     if job_health.refusal is not None:
-        return stuck(Issue(Reason.INVALID_SPEC, job_health.refusal))
+        return stalled_conditions(Issue(Reason.INVALID_SPEC, job_health.refusal))
     if context.suspended:
         if job_health.suspended:
             return at_rest(context)
-        return trio(
+        return kstatus_conditions(
             condition(ready, False, Reason.SUSPENDING),
             working=condition(reconciling, True, Reason.SUSPENDING),
         )
     if job_health.obstacle and job_health.blocked:
-        return stuck(job_health.obstacle)
+        return stalled_conditions(job_health.obstacle)
     if why := needs_help(job_health):
-        return stuck(why)
+        return stalled_conditions(why)
     if progress.reason == Reason.NO_PROGRESS:
-        return stuck(Issue(progress.reason, progress.message))
+        return stalled_conditions(Issue(progress.reason, progress.message))
     if policy == "Accepted" or (policy == "Running" and job_health.running):
-        return trio(condition(ready, True, Reason.ACCEPTED if policy == "Accepted" else Reason.RUNNING))
+        return kstatus_conditions(
+            condition(ready, True, Reason.ACCEPTED if policy == "Accepted" else Reason.RUNNING)
+        )
     obstacle = job_health.obstacle
     text = obstacle.message if obstacle else waiting_for(job_health)
     reason = obstacle.reason if obstacle else first_reason(job_health)
-    return trio(condition(ready, False, reason, text), working=condition(reconciling, True, reason, text))
+    return kstatus_conditions(
+        condition(ready, False, reason, text), working=condition(reconciling, True, reason, text)
+    )
 
 
 def at_rest(context: Context) -> list[Condition]:
@@ -199,22 +203,22 @@ def at_rest(context: Context) -> list[Condition]:
     """
     why = why_suspended(context)
     if why.reason in (Reason.PAUSED, Reason.BUDGET_EXHAUSTED):
-        return stuck(why)
+        return stalled_conditions(why)
     if context.spec.readiness_policy == "Succeeded":
         text = "spec.suspend is true: the job cannot succeed until it is false"
-        return stuck(Issue(Reason.SUSPENDED, text))
-    return trio(condition(ConditionType.READY, True, Reason.SUSPENDED, "spec.suspend is true"))
+        return stalled_conditions(Issue(Reason.SUSPENDED, text))
+    return kstatus_conditions(condition(ConditionType.READY, True, Reason.SUSPENDED, "spec.suspend is true"))
 
 
-def stuck(why: Issue) -> list[Condition]:
+def stalled_conditions(why: Issue) -> list[Condition]:
     """Conditions of a job that needs somebody's help to continue."""
-    return trio(
+    return kstatus_conditions(
         condition(ConditionType.READY, False, why.reason, why.message),
         condition(ConditionType.STALLED, True, why.reason, why.message),
     )
 
 
-def trio(
+def kstatus_conditions(
     ready: Condition, stalled: Condition | None = None, working: Condition | None = None
 ) -> list[Condition]:
     """All three conditions; an omitted one is False."""

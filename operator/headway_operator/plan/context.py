@@ -117,12 +117,12 @@ class Context:
     @property
     def pause(self) -> Pause | None:
         """The pause that nobody has ended; None if there is none."""
-        return pauses.standing(self.job)
+        return pauses.current_pause(self.job)
 
     @property
     def exhausted(self) -> Budget | None:
         """The exhausted budget because of which the job has no pods; None if there is none."""
-        return budgets.standing(self.job)
+        return budgets.exhausted_budget(self.job)
 
     @property
     def suspended(self) -> bool:

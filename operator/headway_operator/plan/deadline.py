@@ -19,15 +19,15 @@ def ends_at(context: Context, now: datetime) -> datetime | None:
     return _active_since(context, now) + timedelta(seconds=limit + finishing)
 
 
-def passed(context: Context, now: datetime, shorter: str) -> Issue | None:
-    """Why the job fails, if its deadline has passed. `shorter`: the field to lower for a shorter job."""
+def passed(context: Context, now: datetime, field_to_shorten: str) -> Issue | None:
+    """Why the job fails, if its deadline has passed. `field_to_shorten`: what to lower for a shorter job."""
     end = ends_at(context, now)
     if end is None or now < end:
         return None
     return Issue(
         Reason.ACTIVE_DEADLINE_EXCEEDED,
         f"spec.activeDeadlineSeconds: the job has run for {context.spec.active_deadline_seconds} s; raise it "
-        f"in a new job, or lower {shorter}",
+        f"in a new job, or lower {field_to_shorten}",
     )
 
 

@@ -33,7 +33,7 @@ class Evaluation(JobKind):
     model = RLEvalJob
     roles = tuple(role for role in names.ROLES if role != names.LEARNER)
     own = COMMON | {ConditionType.CANDIDATES_RESOLVED}
-    shorter = "spec.evaluation.maxRows"
+    field_to_shorten = "spec.evaluation.maxRows"
 
     def sources(self, raw: Json) -> tuple[str, ...]:
         return candidates.sources(raw)
@@ -76,14 +76,16 @@ class Evaluation(JobKind):
         found = job.status.preflight
         return found is not None and found.state in PREFLIGHT_DONE
 
-    def begun(self, observed: Observed) -> bool:
+    def has_accelerator_workloads(self, observed: Observed) -> bool:
         return observed.workload(names.ROLLOUT) is not None
 
-    def heavy(self, context: Context) -> list[Wanted]:
+    def after_preflight(self, context: Context) -> list[Wanted]:
         sets = candidates.wanted_sets(context)
         return [item for number in sets for item in rollout.manifests(context, number)]
 
-    def heavy_roles(self, context: Context, observed: Observed, restarts: dict[str, int]) -> list[RoleHealth]:
+    def after_preflight_roles(
+        self, context: Context, observed: Observed, restarts: dict[str, int]
+    ) -> list[RoleHealth]:
         count, before = context.spec.rollout.replicas, restarts.get(names.ROLLOUT, 0)
         sets = [
             role_health(observed.of_set(number), names.ROLLOUT, count, before)
@@ -120,7 +122,7 @@ class Evaluation(JobKind):
             known.type == ConditionType.GATE_PASSED and known.reason == Reason.GATE_NOT_JUDGED
         )
 
-    def last_words(self, status: JobStatus) -> list[Condition]:
+    def final_conditions(self, status: JobStatus) -> list[Condition]:
         known = find(status.conditions, ConditionType.GATE_PASSED)
         if known is None or self.is_own(known) or not is_true(status.conditions, ConditionType.FAILED):
             return []
@@ -141,7 +143,7 @@ class Evaluation(JobKind):
             return {}
         return {"gate": GateResult(result=NOT_JUDGED, message=known.message)}
 
-    def chosen(self, context: Context, job_health: JobHealth) -> dict[str, Any]:
+    def kind_fields(self, context: Context, job_health: JobHealth) -> dict[str, Any]:
         return {"candidates": list(context.candidates) or context.evaluation.status.candidates}
 
     def completed(self, context: Context) -> Condition:

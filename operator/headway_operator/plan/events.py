@@ -17,7 +17,7 @@ from typing import Final
 from headway_api.document import Json
 from headway_operator.plan.context import JobStatus
 from headway_operator.plan.fact import Fact
-from headway_operator.plan.facts import facts, has_begun, over
+from headway_operator.plan.facts import ended_problems, facts, has_begun
 
 REPORTER: Final = "headway-operator"
 MESSAGE_LIMIT: Final = 1024
@@ -28,7 +28,7 @@ REMEMBERED: Final = timedelta(minutes=30)
 
 def unrecorded(status: JobStatus, recorded: Collection[str]) -> list[Fact]:
     """The facts of a status that are not recorded yet; `recorded` are the keys of those that are."""
-    return [fact for fact in (*over(recorded, status), *facts(status)) if fact.key not in recorded]
+    return [fact for fact in (*ended_problems(recorded, status), *facts(status)) if fact.key not in recorded]
 
 
 def recorded_before(status: JobStatus, recorded: Collection[str], now: datetime) -> set[str]:

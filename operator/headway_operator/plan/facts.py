@@ -22,7 +22,7 @@ from headway_operator.plan.fact import Fact, tenth
 
 REPORTED_ELSEWHERE: Final = (Reason.SUSPENDED, Reason.PAUSED, Reason.BUDGET_EXHAUSTED, Reason.INVALID_SPEC)
 """Reasons of Stalled that another fact reports."""
-NOT_MADE: Final = (
+CANNOT_START: Final = (
     Reason.IMAGE_PULL_FAILED,
     Reason.CREATE_FAILED,
     Reason.AGENT_UNREACHABLE,
@@ -46,18 +46,18 @@ def facts(status: JobStatus) -> list[Fact]:
     """The facts in a status."""
     found = [fact for known in status.conditions if (fact := _of_condition(known, status))]
     if not is_finished(status.conditions):
-        found += [*_refused(status), *_stalled(status), *_not_made(status), *_failing(status)]
+        found += [*_refused(status), *_stalled(status), *_cannot_start(status), *_failing(status)]
     found += [fact for role in status.roles if role.restarts for fact in [_restarted(role)]]
     found += _by_rule(status)
     found += [*_priced(status), *_estimated(status)]
     if isinstance(status, RLTrainingJobStatus):
-        found += [*_unwise(status), *_checkpointed(status), *_validated(status)]
-        found += [*signal_facts.standing(status), *_changed(status), *_refused_order(status)]
+        found += [*_warned(status), *_checkpointed(status), *_validated(status)]
+        found += [*signal_facts.raised_or_suspect(status), *_changed(status), *_refused_order(status)]
     begun = status.start_time
     return [fact if fact.at or fact.not_before else replace(fact, not_before=begun) for fact in found]
 
 
-def over(recorded: Collection[str], status: JobStatus) -> Iterator[Fact]:
+def ended_problems(recorded: Collection[str], status: JobStatus) -> Iterator[Fact]:
     """The ends of problems whose beginning was recorded; none once the job itself has ended.
 
     Anyone who may write events can write one in the operator's name, so a key without a time is ignored.
@@ -167,11 +167,11 @@ def _stalled(status: JobStatus) -> Iterator[Fact]:
         yield _since(known, "Stalled", f"{known.reason}: {known.message}", warning=True)
 
 
-def _not_made(status: JobStatus) -> Iterator[Fact]:
+def _cannot_start(status: JobStatus) -> Iterator[Fact]:
     """The fact that pods cannot start, or that another job is awaited; nothing if Stalled reports it."""
     if _in_state(status, ConditionType.STALLED, "True"):
         return
-    for kind, reasons in ((ConditionType.PROGRESSING, NOT_MADE), (ConditionType.READY, AWAITED)):
+    for kind, reasons in ((ConditionType.PROGRESSING, CANNOT_START), (ConditionType.READY, AWAITED)):
         known = _in_state(status, kind, "False")
         if known is not None and known.reason in reasons:
             since = known.last_transition_time
@@ -214,7 +214,7 @@ def _priced(status: JobStatus) -> Iterator[Fact]:
         yield Fact(f"pricebookinvalid.{digest}", "PriceBookInvalid", used.price_book_problem, warning=True)
 
 
-def _unwise(status: RLTrainingJobStatus) -> Iterator[Fact]:
+def _warned(status: RLTrainingJobStatus) -> Iterator[Fact]:
     """The warnings about the spec. The key is a hash of their text, so it changes only with them."""
     if text := "; ".join(status.warnings):
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -152,13 +152,13 @@ def share(limits: Amounts, before: RLBudgetStatus, claims: Iterable[Claim]) -> S
     known = [one for one in living if one.uid in had]
     new = [one for one in living if one.uid not in had]
     taken, beyond = [*known, *new][:MAX_JOBS], max(0, len(living) - MAX_JOBS)
-    shares = [Share(one, _begins(one, had.get(one.uid), limits)) for one in taken]
+    shares = [Share(one, _starting_amounts(one, had.get(one.uid), limits)) for one in taken]
     not_reporting = [one for one in taken if one.not_reporting]
     shared = Shared(ended, before.ended_jobs + len(over), shares, not_reporting, beyond)
     return shared if not_reporting else _grant_wished(_grant_needed(shared, limits), limits)
 
 
-def _begins(one: Claim, had: Amounts | None, limits: Amounts) -> dict[str, Decimal]:
+def _starting_amounts(one: Claim, had: Amounts | None, limits: Amounts) -> dict[str, Decimal]:
     """What a job has before this round: the larger of its grant and its usage, by whichever account.
 
     A job that the budget does not know may have a grant from an earlier budget.
@@ -191,12 +191,14 @@ def _grant_wished(shared: Shared, limits: Amounts) -> Shared:
             for each in shared.shares
             if not each.refused
         }
-        for uid, level in filled(wished, left[name], STEPS[name == USD]).items():
+        for uid, level in max_min_levels(wished, left[name], STEPS[name == USD]).items():
             given[uid][name] = level
     return replace(shared, shares=[replace(each, granted=given[each.claim.uid]) for each in shared.shares])
 
 
-def filled(wished: Mapping[str, tuple[Decimal, Decimal]], left: Decimal, step: Decimal) -> dict[str, Decimal]:
+def max_min_levels(
+    wished: Mapping[str, tuple[Decimal, Decimal]], left: Decimal, step: Decimal
+) -> dict[str, Decimal]:
     """Distribute what is left: raise the lowest levels first, none above its wish. Returns the levels.
 
     Args:

@@ -46,7 +46,7 @@ class JobKind(ABC):
     """Roles that pods of such a job may have."""
     own: ClassVar[frozenset[ConditionType]]
     """Conditions that the operator owns."""
-    shorter: ClassVar[str]
+    field_to_shorten: ClassVar[str]
     """The field of the spec to lower for a shorter run."""
 
     @abstractmethod
@@ -74,11 +74,11 @@ class JobKind(ABC):
         """Whether the job may request accelerators."""
 
     @abstractmethod
-    def begun(self, observed: Observed) -> bool:
+    def has_accelerator_workloads(self, observed: Observed) -> bool:
         """Whether workloads that need accelerators have been created already."""
 
     def samples_first(self, job: Job, observed: Observed) -> bool:
-        """Whether the preflight needs servers now, before the `heavy` workloads."""
+        """Whether the preflight needs servers now, before the `after_preflight` workloads."""
         return False
 
     def first_servers(self, context: Context) -> list[Wanted]:
@@ -90,12 +90,14 @@ class JobKind(ABC):
         return []
 
     @abstractmethod
-    def heavy(self, context: Context) -> list[Wanted]:
+    def after_preflight(self, context: Context) -> list[Wanted]:
         """The workloads that wait for the preflight."""
 
     @abstractmethod
-    def heavy_roles(self, context: Context, observed: Observed, restarts: dict[str, int]) -> list[RoleHealth]:
-        """Health of the `heavy` workloads; `restarts` has the number of restarts of each role so far."""
+    def after_preflight_roles(
+        self, context: Context, observed: Observed, restarts: dict[str, int]
+    ) -> list[RoleHealth]:
+        """Health of the `after_preflight` workloads; `restarts`: number of restarts of each role so far."""
 
     @abstractmethod
     def in_use(self, context: Context, observed: Observed) -> Observed:
@@ -114,7 +116,7 @@ class JobKind(ABC):
         """The part of a stored status that the operator writes."""
 
     @abstractmethod
-    def chosen(self, context: Context, job_health: JobHealth) -> dict[str, Any]:
+    def kind_fields(self, context: Context, job_health: JobHealth) -> dict[str, Any]:
         """Fields of the status that only this kind of job has."""
 
     @abstractmethod
@@ -127,13 +129,13 @@ class JobKind(ABC):
 
     @abstractmethod
     def coming_up(self, context: Context, job_health: JobHealth) -> State | None:
-        """State while the `heavy` workloads start; None if they are not wanted yet."""
+        """State while the `after_preflight` workloads start; None if they are not wanted yet."""
 
     def is_own(self, known: Condition) -> bool:
         """Whether the operator owns a condition."""
         return known.type in self.own
 
-    def last_words(self, status: JobStatus) -> list[Condition]:
+    def final_conditions(self, status: JobStatus) -> list[Condition]:
         """Conditions of an ended job that replace the last ones of its coordinator."""
         return []
 

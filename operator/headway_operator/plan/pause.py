@@ -22,7 +22,7 @@ SHOWN: Final = 64
 """Maximum characters of an annotation that a message repeats."""
 
 
-def standing(job: RLTrainingJob | RLEvalJob) -> Pause | None:
+def current_pause(job: RLTrainingJob | RLEvalJob) -> Pause | None:
     """The pause because of which a job has no pods; None if there is none."""
     return None if is_resumed(job) else _unended(job)
 

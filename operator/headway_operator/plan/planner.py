@@ -125,7 +125,7 @@ def _counted(
 ) -> Plan:
     """The plan, with its status extended by the accelerators that pods hold."""
     pods = [*observed.pods(), *observed.leaving]
-    accounts = accelerators.look(before.accelerators, pods, observed.now, platform.accelerator)
+    accounts = accelerators.updated(before.accelerators, pods, observed.now, platform.accelerator)
     new_status = made.status
     if new_status is None and accounts != before.accelerators:
         new_status = kind.own_part(before)
@@ -242,11 +242,13 @@ def _alive(
         job_health = JobHealth(now=observed.now, refusal=refusal)
         return Plan(status=status.of(kind, context, job_health), finalizer=True, requeue_after=0)
     # A restarted coordinator repeats its checks. What runs already continues meanwhile.
-    begun = kind.begun(observed) or (refusal is None and kind.preflight_passed(context.job))
+    begun = kind.has_accelerator_workloads(observed) or (
+        refusal is None and kind.preflight_passed(context.job)
+    )
     first = not begun and refusal is None and kind.samples_first(context.job, observed)
     seen = kind.in_use(context, observed)
     roles = _roles(kind, context, seen, begun, first)
-    end = failure(context, seen, roles) or deadline.passed(context, observed.now, kind.shorter)
+    end = failure(context, seen, roles) or deadline.passed(context, observed.now, kind.field_to_shorten)
     complete = end is None and is_complete(observed.workload(names.COORDINATOR))
     goes_on = end is None and not complete
     job_health = JobHealth(
@@ -281,27 +283,27 @@ def _base(kind: JobKind, context: Context) -> list[Wanted]:
 
 
 def _workloads(kind: JobKind, context: Context, observed: Observed, begun: bool, first: bool) -> list[Wanted]:
-    light = coordinator.manifests(context) + broker.manifests(context)
+    early = coordinator.manifests(context) + broker.manifests(context)
     if begun or judges.needed(context, observed):
-        light += judges.manifests(context)
+        early += judges.manifests(context)
     if begun:
-        return light + kind.heavy(context)
-    return light + (kind.first_servers(context) if first else [])
+        return early + kind.after_preflight(context)
+    return early + (kind.first_servers(context) if first else [])
 
 
 def _roles(kind: JobKind, context: Context, observed: Observed, begun: bool, first: bool) -> list[RoleHealth]:
     restarts = {role.name: role.restarts for role in context.job.status.roles}
-    light = [
+    early = [
         _coordinator(
             context, role_health(observed, names.COORDINATOR, 1, restarts.get(names.COORDINATOR, 0))
         ),
         _brokers(context, observed, restarts.get(names.BROKER, 0)),
     ]
     if begun or judges.needed(context, observed):
-        light += judges.roles(context, observed, restarts.get(names.JUDGE, 0))
+        early += judges.roles(context, observed, restarts.get(names.JUDGE, 0))
     if begun:
-        return light + kind.heavy_roles(context, observed, restarts)
-    return light + (kind.first_roles(context, observed, restarts) if first else [])
+        return early + kind.after_preflight_roles(context, observed, restarts)
+    return early + (kind.first_roles(context, observed, restarts) if first else [])
 
 
 def _brokers(context: Context, observed: Observed, restarts: int) -> RoleHealth:

@@ -20,7 +20,7 @@ RAISED: Final = "signalraised"
 SUSPECTED: Final = "signalsuspected"
 
 
-def standing(status: RLTrainingJobStatus) -> Iterator[Fact]:
+def raised_or_suspect(status: RLTrainingJobStatus) -> Iterator[Fact]:
     """Facts of the signals that are suspect or raised. No signal was raised before Healthy became False."""
     healthy = find(status.conditions, ConditionType.HEALTHY)
     since = healthy.last_transition_time if healthy and healthy.status == "False" else None

@@ -49,7 +49,7 @@ def halted(
     kind: JobKind, before: JobStatus, generation: int, why: Issue, now: datetime, *more: Condition
 ) -> JobStatus:
     """Status of a job that needs help, whatever its spec asks for; `more` are further conditions."""
-    status = _with(kind, before, [*more, *judged.stuck(why)], generation, now)
+    status = _with(kind, before, [*more, *judged.stalled_conditions(why)], generation, now)
     return status.model_copy(update={"state": "Stalled", "reason": str(why.reason)})
 
 
@@ -61,7 +61,7 @@ def waiting(kind: JobKind, context: Context, why: Issue, now: datetime) -> JobSt
     fresh = [judged.accepted(None), *kind.resolution(context, job_health)]
     if find(before.conditions, ConditionType.SUSPENDED):
         fresh.append(judged.suspended(context, job_health))
-    fresh += judged.trio(ready, working=working)
+    fresh += judged.kstatus_conditions(ready, working=working)
     status = _with(kind, before, fresh, context.job.metadata.generation, now)
     seconds = _suspended_seconds(context, job_health)
     return status.model_copy(
@@ -99,7 +99,7 @@ def of(kind: JobKind, context: Context, job_health: JobHealth) -> JobStatus:
             "rollout_replicas": _replicas(job_health),
             "rollout_selector": _selector(context),
         }
-    ).model_copy(update=kind.chosen(context, job_health))
+    ).model_copy(update=kind.kind_fields(context, job_health))
 
 
 def common_part(status: JobStatus) -> dict[str, Any]:
@@ -124,10 +124,11 @@ def ended(kind: JobKind, before: JobStatus, generation: int, now: datetime) -> J
     """Status of a job that has ended.
 
     Later edits of the spec change no condition, so the conditions also describe the new generation. The
-    coordinator may have written once more while it was being stopped, so `last_words` replaces what it wrote.
+    coordinator may have written once more while it was being stopped, so `final_conditions` replaces what it
+    wrote.
     """
     own = [known for known in before.conditions if kind.is_own(known)]
-    return _with(kind, before, [*own, *kind.last_words(before)], generation, now)
+    return _with(kind, before, [*own, *kind.final_conditions(before)], generation, now)
 
 
 def _with(

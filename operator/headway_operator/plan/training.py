@@ -44,7 +44,7 @@ class Training(JobKind):
     model = RLTrainingJob
     roles = names.ROLES
     own = COMMON | {ConditionType.LEARNER_READY, ConditionType.CHECKPOINT_AVAILABLE}
-    shorter = "spec.schedule.maxSteps"
+    field_to_shorten = "spec.schedule.maxSteps"
 
     def sources(self, raw: Json) -> tuple[str, ...]:
         name = warm_start.source(raw)
@@ -80,7 +80,7 @@ class Training(JobKind):
         found = job.status.preflight
         return job.spec.preflight.policy == "Off" or (found is not None and found.state in PREFLIGHT_DONE)
 
-    def begun(self, observed: Observed) -> bool:
+    def has_accelerator_workloads(self, observed: Observed) -> bool:
         return observed.workload(names.LEARNER) is not None
 
     def samples_first(self, job: Job, observed: Observed) -> bool:
@@ -96,10 +96,12 @@ class Training(JobKind):
     def first_roles(self, context: Context, observed: Observed, restarts: dict[str, int]) -> list[RoleHealth]:
         return [role_health(observed, names.ROLLOUT, 1, restarts.get(names.ROLLOUT, 0))]
 
-    def heavy(self, context: Context) -> list[Wanted]:
+    def after_preflight(self, context: Context) -> list[Wanted]:
         return learner.manifests(context) + rollout.of_training(context)
 
-    def heavy_roles(self, context: Context, observed: Observed, restarts: dict[str, int]) -> list[RoleHealth]:
+    def after_preflight_roles(
+        self, context: Context, observed: Observed, restarts: dict[str, int]
+    ) -> list[RoleHealth]:
         nodes, before = context.training.spec.learner.nodes, restarts.get(names.LEARNER, 0)
         return [role_health(observed, names.LEARNER, nodes, before), _servers(context, observed, restarts)]
 
@@ -126,7 +128,7 @@ class Training(JobKind):
             resumed_pause=status.resumed_pause,
         )
 
-    def chosen(self, context: Context, job_health: JobHealth) -> dict[str, Any]:
+    def kind_fields(self, context: Context, job_health: JobHealth) -> dict[str, Any]:
         return {
             "warm_start": context.warm_start or context.training.status.warm_start,
             "warnings": [] if job_health.refusal else warnings(context.training.spec),
@@ -166,7 +168,7 @@ class Training(JobKind):
             known.type == ConditionType.WEIGHTS_IN_SYNC and known.reason in WITHOUT_COORDINATOR
         )
 
-    def last_words(self, status: JobStatus) -> list[Condition]:
+    def final_conditions(self, status: JobStatus) -> list[Condition]:
         known = find(status.conditions, ConditionType.WEIGHTS_IN_SYNC)
         if known is None or self.is_own(known):
             return []

@@ -14,7 +14,7 @@ from observed_cluster import START, World, running, stamp
 from headway_api import names
 from headway_api.accelerators import MAX_PODS, MAX_TOTALS, Accelerators, Holder, seconds
 from headway_api.document import Json
-from headway_operator.plan.accelerators import KEPT, SEEN_SECONDS, held_pod, look, product_of
+from headway_operator.plan.accelerators import KEPT, SEEN_SECONDS, held_pod, product_of, updated
 from headway_operator.wire import slim
 
 GPU = "nvidia.com/gpu"
@@ -53,7 +53,7 @@ def deleted(body: Json, until: float) -> Json:
 
 def looks(*views: tuple[float, list[Json]], before: Accelerators | None = None) -> Accelerators:
     for when, pods in views:
-        stored = look(before, pods, at(when), GPU)
+        stored = updated(before, pods, at(when), GPU)
         # As a restarted operator reads it back.
         before = None if stored is None else Accelerators.model_validate(stored.as_object())
     assert before is not None
@@ -74,7 +74,7 @@ def test_a_pod_without_accelerators_or_a_node_holds_nothing() -> None:
     waits = pod()
     waits["status"]["conditions"][0]["status"] = "False"
     light = pod(count=0)
-    assert look(None, [waits, light], at(5), GPU) is None
+    assert updated(None, [waits, light], at(5), GPU) is None
     assert held_pod(light, GPU) is None
 
 
@@ -97,18 +97,18 @@ def test_a_vanished_pod_ends_when_last_known_to_be_there() -> None:
 
 
 def test_the_status_is_written_at_changes_and_once_a_minute() -> None:
-    first = look(None, [pod()], at(10), GPU)
+    first = updated(None, [pod()], at(10), GPU)
     assert first is not None
-    assert [look(first, [pod()], at(10 + n), GPU) is first for n in (0, 1, 59, 60)] == [
+    assert [updated(first, [pod()], at(10 + n), GPU) is first for n in (0, 1, 59, 60)] == [
         True,
         True,
         True,
         False,
     ]
-    other = look(first, [pod(), pod("b")], at(11), GPU)
+    other = updated(first, [pod(), pod("b")], at(11), GPU)
     assert other is not first
     done = looks((10, [ended(pod(), 5)]))
-    assert look(done, [ended(pod(), 5)], at(10_000), GPU) is done, "nothing is held: nothing is written"
+    assert updated(done, [ended(pod(), 5)], at(10_000), GPU) is done, "nothing is held: nothing is written"
 
 
 def test_totals_absorb_old_pods_and_an_older_view_adds_nothing() -> None:
@@ -208,7 +208,7 @@ def test_time_of_pods_seen_ended_is_exact_whenever_looks_happen(
     moments = sorted({*whens, *last})  # the operator sees every end, and also looks at other times
     accounts = None
     for when in moments:
-        stored = look(accounts, view(when), at(when), GPU)
+        stored = updated(accounts, view(when), at(when), GPU)
         accounts = None if stored is None else Accelerators.model_validate(stored.as_object())
     assert sum(seconds(accounts).values()) == sum(lasts * count for _, lasts, count in lives)
 

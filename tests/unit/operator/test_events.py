@@ -18,7 +18,7 @@ from headway_api.status import RemedyState
 from headway_operator.kube import ApiError
 from headway_operator.plan import events
 from headway_operator.plan.fact import Fact
-from headway_operator.plan.facts import AWAITED, NOT_MADE
+from headway_operator.plan.facts import AWAITED, CANNOT_START
 from headway_operator.plan.job_kinds import job_kind_of
 from headway_operator.plan.reading import parse_status
 
@@ -437,7 +437,7 @@ def test_each_event_is_explained() -> None:
     rows = re.findall(r"^\| (`[^|]*)\|", table, re.MULTILINE)
     explained = {name for row in rows for name in row.split("`")[1::2]}
     of_others = {"PreflightWarned", "PreflightFailed", "Failed", "GatePassed", "GateRefused"}
-    of_others |= {*map(str, NOT_MADE), *map(str, AWAITED)}
+    of_others |= {*map(str, CANNOT_START), *map(str, AWAITED)}
     changes = {f"Remedy{state}" for state in ("Taken", *get_args(RemedyState)) if state != "Watching"}
     life = {reason for _, (_, reason, _) in LIFE if reason}
     assert explained == life | of_others | changes | {

@@ -160,7 +160,7 @@ def test_the_rest_is_shared_so_that_the_lowest_grants_rise_first(
     pairs: list[tuple[int, int]], left: int
 ) -> None:
     wished = {str(n): (D(now), D(wish)) for n, (now, wish) in enumerate(pairs)}
-    levels = grants.filled(wished, D(left), D(1))
+    levels = grants.max_min_levels(wished, D(left), D(1))
     rises = {who: level - wished[who][0] for who, level in levels.items()}
     assert all(rise >= 0 for rise in rises.values())
     assert all(levels[who] <= wished[who][1] for who in levels)
