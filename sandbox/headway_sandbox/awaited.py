@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 _loop: AbstractEventLoop | None = None
 _now: object = None
-"""The awaitable that `settled` waits for now; None if there is none."""
+"""The awaitable that `awaited_result` waits for now; None if there is none."""
 
 
-def settled(value: Any) -> Any:
+def awaited_result(value: Any) -> Any:
     """`value`, or the result of awaiting it. One thread at a time may call this."""
     global _loop, _now
     if not hasattr(type(value), "__await__"):
@@ -37,7 +37,7 @@ async def _result(value: Any) -> Any:
     return await value
 
 
-def standing() -> list[tuple[CodeType, int]]:
+def waiting_frames() -> list[tuple[CodeType, int]]:
     """Code and line of each `await` in which a method waits now, the innermost last."""
     found: list[tuple[CodeType, int]] = []
     inner: Any = _now

@@ -40,7 +40,7 @@ BODY_SECONDS = 60.0
 SEND_SECONDS = 60.0
 DRAIN_SECONDS = 1.0
 DRAIN_PIECES = 64
-STRANGERS = 16
+MAX_UNAUTHENTICATED = 16
 """Maximum connections that have not shown the lease's token. With one more, the oldest of them is closed."""
 CONNECTIONS = 64
 """Maximum connections at once. A further one is closed."""
@@ -95,7 +95,7 @@ class Served:
         self._handler = handler
         self._admit = admit
         self._open: set[socket.socket] = set()
-        self._strangers: dict[socket.socket, None] = {}
+        self._unauthenticated: dict[socket.socket, None] = {}
         """Connections that have not shown the lease's token, oldest first."""
         self._asking: dict[int, socket.socket] = {}
         """Connections by the thread that serves them. The thread that removes an entry must answer."""
@@ -122,12 +122,12 @@ class Served:
         if len(self._open) >= CONNECTIONS:
             connection.close()
             return
-        if len(self._strangers) >= STRANGERS:
-            oldest = next(iter(self._strangers))
-            self._strangers.pop(oldest, None)
+        if len(self._unauthenticated) >= MAX_UNAUTHENTICATED:
+            oldest = next(iter(self._unauthenticated))
+            self._unauthenticated.pop(oldest, None)
             end(oldest)
         self._open.add(connection)
-        self._strangers[connection] = None
+        self._unauthenticated[connection] = None
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             _thread.start_new_thread(self._converse, (connection,))
@@ -136,7 +136,7 @@ class Served:
 
     def _let_go(self, connection: socket.socket) -> None:
         self._open.discard(connection)
-        self._strangers.pop(connection, None)
+        self._unauthenticated.pop(connection, None)
         connection.close()
 
     def _converse(self, connection: socket.socket) -> None:
@@ -161,7 +161,7 @@ class Served:
             token = token if scheme.lower() == "bearer" else ""
             length = length_of(headers, bounds.BODIES.get(path, bounds.SMALL))
             if self._admit(method, path, token):
-                self._strangers.pop(connection, None)
+                self._unauthenticated.pop(connection, None)
             body, pending = read_body(connection, pending, headers, length)
         except HttpError as refusal:
             refuse(connection, encode(refusal.status, refusal.problem, keep=False))

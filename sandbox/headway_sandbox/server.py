@@ -20,7 +20,7 @@ import signal
 import sys
 
 from headway_sandbox import process, reach
-from headway_sandbox.awaited import settled
+from headway_sandbox.awaited import awaited_result
 from headway_sandbox.environment import Environment
 from headway_sandbox.faults import ENTRYPOINT_FIELD, described
 from headway_sandbox.http import HttpError, Served, inherited, listen
@@ -66,7 +66,7 @@ def load(entrypoint: str, config: Mapping[str, Any]) -> Environment:
         raise EnvironmentLoadError(message + instead(module_name, module))
     try:
         environment: Environment = cls(config)
-        settled(environment.tools())
+        awaited_result(environment.tools())
     except BaseException as error:
         raise EnvironmentLoadError(
             f"{entrypoint} refused spec.environment.config: {described(error)}"

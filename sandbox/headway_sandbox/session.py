@@ -16,7 +16,7 @@ import time
 from hmac import compare_digest, digest
 
 from headway_sandbox import awaited, bounds
-from headway_sandbox.awaited import settled
+from headway_sandbox.awaited import awaited_result
 from headway_sandbox.environment import Call, ToolError, Transcript
 from headway_sandbox.faults import ENTRYPOINT_FIELD, fault, place, stack, unusable
 from headway_sandbox.grouped import grouped
@@ -126,9 +126,9 @@ class Session:
                 raise HttpError(409, "AlreadyReset", "a sandbox serves one episode; lease another")
             self._begun, self._row = True, row
             with self._judging("ResetFailed", "reset", self._environment.reset):
-                observation = settled(self._environment.reset(row, seed))
+                observation = awaited_result(self._environment.reset(row, seed))
                 own = observation.tools is None
-                offered = settled(self._environment.tools()) if own else observation.tools
+                offered = awaited_result(self._environment.tools()) if own else observation.tools
                 messages, tools = observation.messages, [tool.spec for tool in offered]
                 if len(messages) > bounds.MESSAGES or len(tools) > bounds.TOOLS:
                     text = f"at most {bounds.MESSAGES} messages and {bounds.TOOLS} tools"
@@ -216,9 +216,9 @@ class Session:
             )
             with asking(judges):
                 with self._judging("RewardFailed", "reward", self._environment.reward):
-                    reward = reward_of(settled(self._environment.reward(transcript)), turns)
+                    reward = reward_of(awaited_result(self._environment.reward(transcript)), turns)
                 with self._judging("RewardFailed", "score", self._environment.score):
-                    score = score_of(settled(self._environment.score(transcript)))
+                    score = score_of(awaited_result(self._environment.score(transcript)))
         judged = {"reward": reward.value, "score": score, "metrics": reward.metrics}
         return {**judged, "turn_rewards": reward.turns}
 
@@ -236,9 +236,9 @@ class Session:
             if method is None:
                 raise HttpError(409, "NoGroupReward", "the environment has no group_reward")
             with self._judging("ResetFailed", "reset", self._environment.reset):
-                settled(self._environment.reset(row, seed))
+                awaited_result(self._environment.reset(row, seed))
             with asking(judges), self._judging("RewardFailed", "group_reward", method):
-                found = rewards_of(settled(method(transcripts)), [each.turns for each in transcripts])
+                found = rewards_of(awaited_result(method(transcripts)), [each.turns for each in transcripts])
         judged = [{"reward": r.value, "metrics": r.metrics, "turn_rewards": r.turns} for r in found]
         return {"rewards": judged}
 
@@ -291,7 +291,7 @@ class Session:
             running = self._running
             late = running is not None and time.monotonic() - running.since > HANG_SECONDS
             if running is not None and late and not awaits_a_judge():
-                at = place(stack(sys._current_frames().get(running.thread)) + awaited.standing())
+                at = place(stack(sys._current_frames().get(running.thread)) + awaited.waiting_frames())
                 message = f"{running.where} has not returned by the end of the episode's time"
                 message += f": {at}" if at else ""
                 problem = HttpError(504, "EnvironmentHangs", message, field=ENTRYPOINT_FIELD)

@@ -9,7 +9,7 @@ and `typing` cost more to import than the rest of the server.
 from __future__ import annotations
 
 from headway_sandbox import bounds
-from headway_sandbox.awaited import settled
+from headway_sandbox.awaited import awaited_result
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Tool:
             InvalidReturnError: the tool returned something that is not JSON, or too much of it.
         """
         self.check(arguments)
-        result = settled(self.function(**arguments))
+        result = awaited_result(self.function(**arguments))
         done = isinstance(result, Done)
         content = result.content if done else result
         text = content if isinstance(content, str) else bounds.written(content, finite=False)

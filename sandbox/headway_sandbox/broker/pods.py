@@ -34,11 +34,11 @@ RUNNER_VOLUME_SIZE: Final = "1Mi"
 BESIDE_RUNNER: Final = {"cpu": "10m", "memory": "32Mi", "ephemeral-storage": "1Mi"}
 """Requests of a server that has a runner. The runner gets the resources that the job asks for."""
 
-TRY_AT_START: Final = 8
+PROBE_AT_START: Final = 8
 """How many of a broker's first pods probe the network at their start. The static checks of a preflight use up
 to three of them. Then the preflight asks another one for its result."""
 ENDED: Final = "SandboxEnded"
-FRUITLESS: Final = 5
+MAX_UNANSWERED: Final = 5
 """After this many pods in a row that ended before any pod answered, the broker gives up. Once the first has
 ended, the others start together."""
 STOPPED: Final = (137, 143)
@@ -68,12 +68,12 @@ class SandboxKind:
         program = self.suite is not None or self.config.spec.agent.sandboxed is not None
         return program or self.environment.sandbox.runs_code
 
-    def tries_at_start(self, number: int) -> bool:
+    def probes_at_start(self, number: int) -> bool:
         """Whether the `number`th pod probes the network in its first second. A few do, for the preflight."""
         if not isinstance(self.config, JobConfig):
             return False
         asked = self.config.spec.preflight
-        return bool(asked.episodes) and asked.checks.get("isolated") != "Off" and 0 < number <= TRY_AT_START
+        return bool(asked.episodes) and asked.checks.get("isolated") != "Off" and 0 < number <= PROBE_AT_START
 
     @property
     def labels(self) -> dict[str, str]:
@@ -152,7 +152,7 @@ def _wanted(kind: SandboxKind, platform: Platform, number: int) -> Json:
         "ports": [{"name": "http", "containerPort": names.PORT_SANDBOX}],
         "resources": resources(platform, sandbox.resources.model_dump() if sandbox.resources else {}),
     }
-    if kind.tries_at_start(number):
+    if kind.probes_at_start(number):
         container["env"].append({"name": names.ENV_REACH, "value": "1"})
     if environment.image_pull_policy:
         container["imagePullPolicy"] = environment.image_pull_policy
@@ -306,7 +306,7 @@ def _terminated(state: Json) -> Problem:
     return Problem(reason=ENDED, message=f"{message}: {last_words[-LAST_WORDS:]}" if last_words else message)
 
 
-def is_fruitless(pod: Json) -> bool:
+def failed_by_image(pod: Json) -> bool:
     """Whether a pod ended without an answer probably because of its image. Other pods would end too then."""
     ends = [container.get("state", {}).get("terminated") for container in _containers(pod)]
     codes = [end.get("exitCode") for end in ends if end is not None and not exits.parse(end.get("message"))]
@@ -314,8 +314,8 @@ def is_fruitless(pod: Json) -> bool:
 
 
 def repeated_failure(problem: Problem) -> Problem:
-    """The permanent problem once `FRUITLESS` pods in a row have ended like that."""
-    text = f"{FRUITLESS} sandboxes in a row ended before any answered; the last: "
+    """The permanent problem once `MAX_UNANSWERED` pods in a row have ended like that."""
+    text = f"{MAX_UNANSWERED} sandboxes in a row ended before any answered; the last: "
     fix = "build it on Headway's sandbox image, with python3 and what the environment imports"
     field = "spec.environment.image"
     return Problem(reason=ENDED, message=f"{text}{problem.message}; {fix}", field=field, permanent=True)

@@ -86,7 +86,7 @@ class WarmPool:
         self._start_seconds = 2.0
         self._failures = self._made = 0
         self._not_before = 0.0
-        self._fruitless, self._has_answered = 0, False
+        self._unanswered, self._has_answered = 0, False
         self._wake = asyncio.Event()
         self._group: asyncio.TaskGroup | None = None
         self._deleting = asyncio.Semaphore(DELETES_AT_ONCE)
@@ -221,12 +221,12 @@ class WarmPool:
     def _missing(self) -> int:
         """Pods to create now.
 
-        After a fruitless pod, and until one answers, the rest of `FRUITLESS` pods start together. They show
-        whether any pod of this image will answer.
+        After a pod that ended because of its image, and until one answers, the rest of `MAX_UNANSWERED` pods
+        start together. They show whether any pod of this image will answer.
         """
         wanted = pool.creates(self._limits, self.counts(), self.demand())
-        if wanted and self._fruitless and not self._has_answered:
-            return pool.tries(self._limits, self.counts(), pods.FRUITLESS - self._fruitless)
+        if wanted and self._unanswered and not self._has_answered:
+            return pool.tries(self._limits, self.counts(), pods.MAX_UNANSWERED - self._unanswered)
         return min(wanted, 1) if self._failures else wanted
 
     async def _create(self, pod: Pod) -> None:
@@ -348,8 +348,8 @@ class WarmPool:
     def _ended(self, item: Json) -> Problem:
         """Why a pod ended before its episode; permanent if pods of this image never answer."""
         problem = pods.problem_of(item) or Problem(reason=pods.ENDED, message=item["metadata"]["name"])
-        self._fruitless = self._fruitless + 1 if pods.is_fruitless(item) else 0
-        given_up = self._fruitless >= pods.FRUITLESS and not self._has_answered
+        self._unanswered = self._unanswered + 1 if pods.failed_by_image(item) else 0
+        given_up = self._unanswered >= pods.MAX_UNANSWERED and not self._has_answered
         return pods.repeated_failure(problem) if given_up else problem
 
     def _gone(self, pod: Pod) -> None:

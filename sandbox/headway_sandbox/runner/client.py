@@ -220,9 +220,9 @@ class Running:
     def _communicate(
         self, data: memoryview, seconds: float, max_bytes: int
     ) -> tuple[int, bytes, bytes, bool, bool]:
-        heard = {self.stdout: Heard(max_bytes), self.stderr: Heard(max_bytes)}
+        captured = {self.stdout: CapturedOutput(max_bytes), self.stderr: CapturedOutput(max_bytes)}
         poller = select.poll()
-        for pipe in (*heard, self.stdin):
+        for pipe in (*captured, self.stdin):
             os.set_blocking(pipe, False)
             poller.register(pipe, select.POLLOUT if pipe == self.stdin else select.POLLIN)
         poller.register(self._channel, select.POLLIN)
@@ -238,22 +238,22 @@ class Running:
                 if ready == self._channel.fileno():
                     code = int(receive(self._channel)["code"])
                 elif ready == self.stdin:
-                    data = fed(ready, data)
+                    data = write_some(ready, data)
                     if not data:
                         poller.unregister(ready)
                         os.close(ready)
                         self.stdin = -1
-                elif not heard[ready].take(ready):
+                elif not captured[ready].take(ready):
                     poller.unregister(ready)
-        for pipe, words in heard.items():
+        for pipe, output in captured.items():
             for _ in range(LEFT_OVER):
-                if not words.take(pipe):
+                if not output.take(pipe):
                     break
-        out, error = (bytes(words.kept) for words in heard.values())
-        return code, out, error, timed_out, any(words.truncated for words in heard.values())
+        out, error = (bytes(output.kept) for output in captured.values())
+        return code, out, error, timed_out, any(output.truncated for output in captured.values())
 
 
-class Heard:
+class CapturedOutput:
     """The output of a command to one of its pipes, of which at most `max_bytes` are kept."""
 
     __slots__ = ("kept", "max_bytes", "truncated")
@@ -273,7 +273,7 @@ class Heard:
         return bool(piece)
 
 
-def fed(pipe: int, data: memoryview) -> memoryview:
+def write_some(pipe: int, data: memoryview) -> memoryview:
     """The rest of `data` after the pipe has taken what it can; empty if nobody reads the pipe."""
     if not data:
         return data

@@ -161,8 +161,8 @@ async def test_an_image_that_never_answers_is_given_up(answered: bool, given_up:
     }
     async with broker(pods_api.PodsApi([])) as (warm, _):
         warm._has_answered = answered
-        problems = [warm._ended(ended) for _ in range(pods.FRUITLESS)]
-    assert [problem.permanent for problem in problems] == [False] * (pods.FRUITLESS - 1) + [given_up]
+        problems = [warm._ended(ended) for _ in range(pods.MAX_UNANSWERED)]
+    assert [problem.permanent for problem in problems] == [False] * (pods.MAX_UNANSWERED - 1) + [given_up]
     assert all("No module named headway_sandbox" in problem.message for problem in problems)
 
 
@@ -170,7 +170,7 @@ async def test_the_remaining_tries_of_an_image_run_together() -> None:
     """The pool first tries one pod alone. Once that pod has ended by itself, it tries the others together."""
     api, seen = pods_api.PodsApi([]), set[str]()
     async with broker(api, limit=8, at_once=8) as (warm, _), asyncio.timeout(60):
-        for together in (1, pods.FRUITLESS - 1):
+        for together in (1, pods.MAX_UNANSWERED - 1):
             while len(fresh := api.pods.keys() - seen) < together:
                 await asyncio.sleep(0.01)
             assert len(fresh) == together
@@ -180,7 +180,7 @@ async def test_the_remaining_tries_of_an_image_run_together() -> None:
                 api.end(name, 1, "No module named headway_sandbox")
         while not (warm.problem and warm.problem.permanent):
             await asyncio.sleep(0.01)
-        assert len(seen) == pods.FRUITLESS
+        assert len(seen) == pods.MAX_UNANSWERED
 
 
 async def test_the_broker_follows_no_redirect() -> None:

@@ -230,7 +230,7 @@ def test_an_oom_killed_sandbox_is_named_and_retriable() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ended", "fruitless"),
+    ("ended", "by_image"),
     [
         ({"exitCode": 1, "message": "No module named headway_sandbox"}, True),
         ({"exitCode": 128, "reason": "StartError", "message": 'exec: "python3": not found in $PATH'}, True),
@@ -240,8 +240,8 @@ def test_an_oom_killed_sandbox_is_named_and_retriable() -> None:
         ({"exitCode": 42, "message": '{"reason": "EnvironmentNotImportable", "message": "x"}'}, False),
     ],
 )
-def test_an_image_that_cannot_run_the_server_is_not_a_kill(ended: Any, fruitless: bool) -> None:
-    assert pods.is_fruitless(terminated(**ended)) is fruitless
+def test_an_image_that_cannot_run_the_server_is_not_a_kill(ended: Any, by_image: bool) -> None:
+    assert pods.failed_by_image(terminated(**ended)) is by_image
 
 
 def test_the_last_output_of_a_failing_image_is_reported() -> None:
