@@ -142,8 +142,8 @@ def facts(proof: Proof) -> list[str]:
     """The cells of a table's row for a proof."""
     parallel = proof.parallel and proof.results is not False
     found = (
-        *(proof.call, proof.values and proof.words, proof.before, proof.reasoning, parallel),
-        *(proof.forced, proof.row and proof.thinking_row is not False, proof.word),
+        *(proof.call, proof.values and proof.special_characters, proof.before, proof.reasoning, parallel),
+        *(proof.forced, proof.row and proof.thinking_row is not False, proof.next_message_continues_row),
     )
     return ["none" if fact is None else "yes" if fact else "**no**" for fact in found] + [
         proof.past_reasoning

@@ -15,7 +15,7 @@ from headway_coordinator.faults import CandidateError
 LOOK_SECONDS: Final = 0.5
 REFUSED_SECONDS: Final = 60.0
 """If every server finds for this long that weights are wrong, the candidate cannot be served."""
-BESIDE_SECONDS: Final = 300.0
+OTHER_SERVED_SECONDS: Final = 300.0
 """If the servers have held another candidate's weights for this long, the store works, so it excuses no
 failed load. The time covers a pause between two loads, and a load."""
 
@@ -75,7 +75,7 @@ def refusal(
         text = f"the rollout servers refuse the candidate's weights: {wrong[0].message}"
         fix = "restore the base model with which they were trained, or name a model that fits them"
         return CandidateError(str(wrong[0].reason), f"{text}; {fix}", field)
-    if seconds <= patience and beside <= BESIDE_SECONDS:
+    if seconds <= patience and beside <= OTHER_SERVED_SECONDS:
         return None
     text = f"no rollout server could load the candidate's weights for {seconds:.0f} s: {failures[0].message}"
     fix = "correct that, or raise spec.pendingDeadlineSeconds if it passes by itself"

@@ -26,8 +26,8 @@ from headway_coordinator.gateway.fields import (
     Stop,
     Tokens,
     every_stop,
+    ignored_options,
     least_bound,
-    left,
 )
 from headway_coordinator.gateway.neutral import Table
 from headway_coordinator.gateway.openai import (
@@ -155,7 +155,7 @@ def read(body: object, *, lenient: bool = False, large: bool = False) -> Complet
     nested = unread(asked, lenient=lenient)
     options = asked.options or Options()
     wanted = formats.of_chat(body, asked.response_format, lenient=lenient)
-    json_answer = formats.one(wanted, False, lenient)
+    json_answer = formats.chosen_schema(wanted, False, lenient)
     stop = every_stop(asked, asked.stop)
     prompt: Any = asked.prompt
     if isinstance(prompt, list) and not isinstance(prompt[0], int):
@@ -173,7 +173,7 @@ def read(body: object, *, lenient: bool = False, large: bool = False) -> Complet
         text=text,
     )
     usage_in_stream = bool((asked.stream_options or StreamOptions()).include_usage)
-    ignored += (*nested, *json_answer.ignored, *left(asked, lenient=lenient))
+    ignored += (*nested, *json_answer.ignored, *ignored_options(asked, lenient=lenient))
     ignored += listed(body, CompletionBody.model_fields, WITHOUT_EFFECT)
     ignored += ("logprobs",) if asked.logprobs else ()
     return CompletionRequest(ask, asked.model, bool(asked.stream), usage_in_stream, ignored)

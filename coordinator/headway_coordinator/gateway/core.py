@@ -415,8 +415,8 @@ def assistant(parsed: Parsed, may_call: bool) -> Message:
     good = [call for call in parsed.calls if may_call and call.problem is None]
     content = parsed.content
     for call in parsed.calls:
-        told = call.written in (parsed.reasoning or "")
-        if (not may_call or call.problem is not None) and not told:
+        in_reasoning = call.written in (parsed.reasoning or "")
+        if (not may_call or call.problem is not None) and not in_reasoning:
             content = f"{content}\n{call.written}".strip()
     message: Message = {"role": "assistant", "content": content}
     if parsed.reasoning:

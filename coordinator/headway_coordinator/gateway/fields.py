@@ -98,7 +98,7 @@ def every_stop(asked: OtherNames, own: str | Sequence[str] | None) -> dict[str, 
     return found
 
 
-def left(asked: OtherNames, *, lenient: bool) -> tuple[str, ...]:
+def ignored_options(asked: OtherNames, *, lenient: bool) -> tuple[str, ...]:
     """The names of the fields in `options` that are ignored.
 
     Raises:

@@ -94,7 +94,7 @@ class Chosen:
     """The fields that ask for JSON and are ignored, in a lenient job."""
 
 
-def one(wanted: list[Wanted], tools: bool, lenient: bool) -> Chosen:
+def chosen_schema(wanted: list[Wanted], tools: bool, lenient: bool) -> Chosen:
     """The schema of a turn, or the fields that are ignored instead.
 
     Args:

@@ -298,7 +298,7 @@ def _schema(asked: CountBody, lenient: bool) -> formats.Chosen:
         *formats.of_text(config.format if config else None, "output_config.format"),
     ]
     may_call = bool(asked.tools) and (asked.tool_choice is None or asked.tool_choice.type != "none")
-    return formats.one(wanted, may_call, lenient)
+    return formats.chosen_schema(wanted, may_call, lenient)
 
 
 def _effort(asked: CountBody) -> str | None:

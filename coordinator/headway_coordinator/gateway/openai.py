@@ -28,8 +28,8 @@ from headway_coordinator.gateway.fields import (
     Stop,
     Tokens,
     every_stop,
+    ignored_options,
     least_bound,
-    left,
 )
 from headway_coordinator.gateway.neutral import Table
 from headway_coordinator.gateway.refusals import GatewayError, bad
@@ -144,7 +144,7 @@ def read(body: object, *, lenient: bool = False, large: bool = False) -> ChatReq
     choice = tool_choices.of_chat(asked.tool_choice, tools, lenient=lenient)
     options = asked.options or Options()
     wanted = formats.of_chat(body, asked.response_format, lenient=lenient)
-    json_answer = formats.one(wanted, bool(tools) and choice.may_call, lenient)
+    json_answer = formats.chosen_schema(wanted, bool(tools) and choice.may_call, lenient)
     stop = every_stop(asked, asked.stop)
     effort, effort_at, variables = spellings.effort(asked, lenient=lenient)
     ask = Ask(
@@ -164,7 +164,13 @@ def read(body: object, *, lenient: bool = False, large: bool = False) -> ChatReq
         names=FieldNames(schema=json_answer.name, stops=stop),
     )
     usage_in_stream = bool((asked.stream_options or StreamOptions()).include_usage)
-    ignored += (*nested, *choice.ignored, *json_answer.ignored, *variables, *left(asked, lenient=lenient))
+    ignored += (
+        *nested,
+        *choice.ignored,
+        *json_answer.ignored,
+        *variables,
+        *ignored_options(asked, lenient=lenient),
+    )
     ignored += listed(body, Body.model_fields, WITHOUT_EFFECT)
     return ChatRequest(ask, asked.model, bool(asked.stream), usage_in_stream, ignored)
 

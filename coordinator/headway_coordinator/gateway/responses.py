@@ -226,7 +226,7 @@ def read(body: object, *, lenient: bool = False, large: bool = False, earlier: E
     tools = [_tool(tool) for tool in asked.tools or []]
     choice = tool_choices.of_responses(asked.tool_choice, tools, lenient=lenient)
     wanted = formats.of_text(asked.text.format if asked.text else None, "text.format")
-    json_answer = formats.one(wanted, bool(tools) and choice.may_call, lenient)
+    json_answer = formats.chosen_schema(wanted, bool(tools) and choice.may_call, lenient)
     instructions = [{"role": "system", "content": asked.instructions}] if asked.instructions else []
     before = earlier(asked.previous_response_id) if asked.previous_response_id else ()
     effort = level(asked.reasoning.effort) if asked.reasoning else None

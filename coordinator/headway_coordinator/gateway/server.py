@@ -68,7 +68,7 @@ RETRIES = "X-Stainless-Retry-Count"
 """The header in which OpenAI's clients count their retries."""
 RETRIES_DIGITS = 9
 
-IMPOSSIBLE = (
+MODEL_CANNOT = (
     *(NoTokensLeftError, ForcedCallError, RenderError, UnknownEffortError, SchemaRefusedError),
     StopInMarkupError,
 )
@@ -243,7 +243,7 @@ class GatewayServer:
         with rollout.call():
             try:
                 tokens = await chat.count(rollout.session, asked.ask)
-            except IMPOSSIBLE as error:
+            except MODEL_CANNOT as error:
                 raise _impossible(error, asked.ask) from error
         return web.json_response({"input_tokens": tokens})
 
@@ -323,7 +323,7 @@ async def _outcome(rollout: Rollout, ask: Ask, turn: Turn) -> Completion:
     """Wait for the turn, and note whether the episode is truncated. Errors become a `GatewayError`."""
     try:
         found = await asyncio.shield(turn.task)
-    except IMPOSSIBLE as error:
+    except MODEL_CANNOT as error:
         if isinstance(error, NoTokensLeftError):
             rollout.truncated = str(error)
         raise _impossible(error, ask) from error
@@ -342,7 +342,7 @@ async def _outcome(rollout: Rollout, ask: Ask, turn: Turn) -> Completion:
 
 
 def _impossible(error: Exception, ask: Ask) -> GatewayError:
-    """The error answer for one of the errors in `IMPOSSIBLE`."""
+    """The error answer for one of the errors in `MODEL_CANNOT`."""
     if isinstance(error, AllowanceSpentError):
         return GatewayError(400, "episode_token_limit_reached", str(error), param=ask.names.limit)
     if isinstance(error, UnknownEffortError):

@@ -73,7 +73,7 @@ def of_group(group: GroupRecord) -> list[UsageEvent]:
     return events
 
 
-def instead(stored: Sequence[UsageEvent], meant: Sequence[UsageEvent]) -> list[UsageEvent]:
+def corrections(stored: Sequence[UsageEvent], meant: Sequence[UsageEvent]) -> list[UsageEvent]:
     """Events that turn the stored ones into the correct ones by addition. No event is ever removed."""
     withdrawn = [
         event.model_copy(update={"id": f"{event.id}/withdrawn", "quantity": -event.quantity})

@@ -77,7 +77,7 @@ class Ledger:
         given_up = self._layout.usage_of_given_up(group.key)
         late = group.abandoned is not None and group.abandoned.reason in GIVEN_UP
         if late and given_up not in self._seen:
-            found[given_up] = self._write(given_up, events.instead(self._read_stored(uri), meant))
+            found[given_up] = self._write(given_up, events.corrections(self._read_stored(uri), meant))
         self._count(found)
 
     def _read_stored(self, uri: str) -> list[UsageEvent]:

@@ -36,7 +36,7 @@ def episodes(files: RunFiles, spec: RLTrainingJobSpec) -> Iterator[Traced]:
     for report in evenly([each for each in files.steps() if each.groups], MAX_STEPS):
         uris = [*map(files.layout.train_group, evenly(report.groups, GROUPS_OF_STEP))]
         for group in files.groups(uris):
-            for one, episode in ends(group, rules):
+            for one, episode in best_and_worst(group, rules):
                 yield Traced(one, episode, (Purpose.TRAIN, report.step))
 
 
@@ -47,7 +47,7 @@ def _validated(files: RunFiles, record: ValidationRecord, rules: Rules) -> Itera
     return (Traced(one, episode, (Purpose.VALIDATION, record.step)) for one, episode in pairs)
 
 
-def ends(group: GroupRecord, rules: Rules) -> list[tuple[Try, EpisodeRecord]]:
+def best_and_worst(group: GroupRecord, rules: Rules) -> list[tuple[Try, EpisodeRecord]]:
     """The best and the worst scored episode of a group by reward. Of equal ones, the first."""
     scored = [(one, episode) for one, episode in _pairs(group, rules) if one.reward is not None]
     if not scored:

@@ -58,16 +58,17 @@ def readable(tools: Sequence[Tool], chosen: Renderer, parser: str) -> str:
 def limits(proof: Proof) -> list[str]:
     """What does not work although the model's calls are parsed, in the words of the check's message."""
     rows, forks = not proof.row or proof.thinking_row is False, proof.results is False
+    altered, starts_row = not proof.special_characters, not (rows or proof.next_message_continues_row)
     found = {
         "an argument that is a list, an object, a number or null may be lost or changed": not proof.values,
-        "an argument with quotes, brackets or line breaks may be lost or changed": not proof.words,
+        "an argument with quotes, brackets or line breaks may be lost or changed": altered,
         "text before a call is not kept apart from it": not proof.before,
         "of several calls in one turn, not all are read": not proof.parallel,
         "reasoning stays in the text of a turn": proof.reasoning is False,
         "tool_choice of required or of a named tool is refused": not proof.forced,
         "the result of a call begins a training row of its own": rows,
         "the results of several calls in one turn do not all continue its training row": forks,
-        "the user's next message begins a training row of its own": not (rows or proof.word),
+        "the user's next message begins a training row of its own": starts_row,
         "past reasoning begins a training row at every turn": proof.past_reasoning in NEW_ROWS,
     }
     return [limit for limit, holds in found.items() if holds]

@@ -146,7 +146,7 @@ class Checklist:
         try:
             async with asyncio.timeout(spec.pending_deadline_seconds):
                 async with self._reporting_waits(broker):
-                    first, reply = await self._once(
+                    first, reply = await self._visit_with_retries(
                         row, broker, f"{LEASE_ID}-{start_number}", judges or Judges()
                     )
         except InvalidAnswerError as fault:
@@ -195,7 +195,7 @@ class Checklist:
     def _waiting(self, waits: Check | None) -> None:
         self.report(Preflight(state="Running", checks=self.results, waits_for=waits))
 
-    async def _once(
+    async def _visit_with_retries(
         self, row: tables.Row, broker: Broker, lease: str, judges: Judges
     ) -> tuple[ResetReply, FinishReply]:
         """Play an episode without a turn in a sandbox: reset, start a sandboxed agent, and finish.
@@ -206,14 +206,16 @@ class Checklist:
         visit = 1
         while True:
             try:
-                return await self._there(row, broker, lease if visit == 1 else f"{lease}-{visit}", judges)
+                return await self._in_sandbox(
+                    row, broker, lease if visit == 1 else f"{lease}-{visit}", judges
+                )
             except InfraError as fault:
                 if visit == VISITS or fault.cause is None or isinstance(fault, PermanentInfraError):
                     raise
                 logs.event(_log, "environment-failed", level=logging.WARNING, error=str(fault))
             visit += 1
 
-    async def _there(
+    async def _in_sandbox(
         self, row: tables.Row, broker: Broker, lease: str, judges: Judges
     ) -> tuple[ResetReply, FinishReply]:
         spec = self.spec

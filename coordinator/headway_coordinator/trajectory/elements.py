@@ -67,8 +67,8 @@ class Xml:
             return [Call(raw, one.name, one.arguments, one.problem, tags)]
         return found
 
-    def past(self, text: str, begin: int, closing: str) -> int:
-        """The position from which a closing tag ends the body; see `notations.Past`.
+    def skip_values(self, text: str, begin: int, closing: str) -> int:
+        """The position from which a closing tag ends the body; see `notations.SkipValues`.
 
         If the text ends within a value, this is the end of the text. The search looks no further than needed,
         because a text may have many calls.
@@ -139,11 +139,11 @@ class Xml:
             if tag.kind in ("call", "parameter"):
                 open_.append(at)
             elif tag.kind == "parameter_end":
-                goes_on = _goes_on(raw, tags, at)
-                while goes_on and len(open_) > 1 and tags[open_[-1]].kind == "call":
+                ends_value = _ends_value(raw, tags, at)
+                while ends_value and len(open_) > 1 and tags[open_[-1]].kind == "call":
                     open_.pop()  # the opening tag of a call within a value, which has no closing tag
                 within = len(open_) > 1 and tags[open_[-2]].kind == "parameter"
-                if open_ and tags[open_[-1]].kind == "parameter" and (within or goes_on):
+                if open_ and tags[open_[-1]].kind == "parameter" and (within or ends_value):
                     pairs[open_.pop()] = at
             elif not inside or self._ends_call(raw, tags, at):
                 while open_ and tags[open_[-1]].kind == "parameter":
@@ -251,12 +251,12 @@ class Xml:
             return end
         ends = (place for place in range(at + 1, end) if tags[place].kind == "parameter_end")
         first = next(ends, None)
-        if first is None or _goes_on(raw, tags, first):
+        if first is None or _ends_value(raw, tags, first):
             return first
-        return next((place for place in ends if _goes_on(raw, tags, place)), first)
+        return next((place for place in ends if _ends_value(raw, tags, place)), first)
 
 
-def _goes_on(raw: str, tags: Sequence[Tag], at: int) -> bool:
+def _ends_value(raw: str, tags: Sequence[Tag], at: int) -> bool:
     """Whether only white space lies between a tag and the next argument, the call's end or the text's end."""
     if at + 1 == len(tags):
         return not raw[tags[at].end :].strip()

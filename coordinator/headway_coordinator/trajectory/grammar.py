@@ -26,13 +26,13 @@ from headway_coordinator.trajectory.calls import (
 from headway_coordinator.trajectory.notations import (
     MAX_CALLS,
     Body,
-    Past,
+    SkipValues,
     Tags,
     blank,
     json_calls,
     may_call,
-    past_object,
     pythonic,
+    skip_object,
 )
 from headway_coordinator.trajectory.unmarked import embedded
 from headway_coordinator.trajectory.values import Schemas
@@ -77,7 +77,7 @@ class Blocks:
     named: str | None = None
     open_ended: bool = False
     """Whether the end of the turn, or the next opening tag, also closes a block."""
-    past: Past | None = None
+    skip_values: SkipValues | None = None
     """Skips the values of a body, for a block that seems to end at a closing tag within a value."""
     ends: re.Pattern[str] | None = None
     """Finds the tags of values and calls. Its groups are named by `elements.Tag.kind`."""
@@ -109,18 +109,18 @@ class Blocks:
                 calls.append(malformed(text[begin:], more, (text[start:begin], "")))
                 return "".join(around), calls
             bare = begin
-            if start == begin and self.past is not None and again:
-                bare = self.past(text, begin, self.closing)
+            if start == begin and self.skip_values is not None and again:
+                bare = self.skip_values(text, begin, self.closing)
                 again -= bare == begin
             found, end, at = self._block(text, start, begin, begin, tools, bare)
             following = self._start(text, at)
-            if self.past is not None and again and self._doubtful(text, found, at, following[0]):
+            if self.skip_values is not None and again and self._doubtful(text, found, at, following[0]):
                 again -= 1
-                past = self.past(text, begin, self.closing)
-                if past > end:
-                    found, end, at = self._block(text, start, begin, past, tools)
+                values_end = self.skip_values(text, begin, self.closing)
+                if values_end > end:
+                    found, end, at = self._block(text, start, begin, values_end, tools)
                     following = self._start(text, at)
-            if self._goes_on(text, begin, end, found):
+            if self._is_rest_of_value(text, begin, end, found):
                 calls[:] = [refused(one, CUT) for one in calls]
             calls += found
             start, begin = following
@@ -147,7 +147,7 @@ class Blocks:
                 return True
         return False
 
-    def _goes_on(self, text: str, begin: int, stop: int, found: list[Call]) -> bool:
+    def _is_rest_of_value(self, text: str, begin: int, stop: int, found: list[Call]) -> bool:
         """Whether a block seems to be the rest of an earlier value, because it has an unpaired closing tag.
 
         Args:
@@ -245,13 +245,13 @@ class Inner:
     opening: str
     closing: str
     body: Body
-    after: Past = past_object
-    """Skips the values of one call; as `Blocks.past`."""
+    after: SkipValues = skip_object
+    """Skips the values of one call; as `Blocks.skip_values`."""
     ends: re.Pattern[str] | None = None
     """As `Blocks.ends`."""
 
     def __call__(self, raw: str, tags: Tags, tools: Schemas) -> list[Call]:
-        blocks = Blocks("", self.opening, self.closing, self.body, past=self.after, ends=self.ends)
+        blocks = Blocks("", self.opening, self.closing, self.body, skip_values=self.after, ends=self.ends)
         around, calls = blocks.read(raw, tools)
         if not calls:
             return [malformed(raw, f"{STRUCTURE}: a section without a call", tags)]
@@ -259,14 +259,14 @@ class Inner:
             calls.append(malformed(around.strip(), f"{STRUCTURE}: part of a call beside a call"))
         return calls
 
-    def past(self, text: str, begin: int, closing: str) -> int:
-        """The position after the calls at the beginning of a section's body; see `notations.Past`."""
+    def skip_values(self, text: str, begin: int, closing: str) -> int:
+        """The position after the calls at the beginning of a section's body; see `notations.SkipValues`."""
         at = begin
         while text.startswith(self.opening, start := blank(text, at)):
-            past = self.after(text, start + len(self.opening), self.closing)
-            end = text.find(self.closing, past)
+            values_end = self.after(text, start + len(self.opening), self.closing)
+            end = text.find(self.closing, values_end)
             if end < 0:
-                return past if past == len(text) else at
+                return values_end if values_end == len(text) else at
             at = end + len(self.closing)
         return at
 

@@ -31,7 +31,7 @@ from headway_coordinator.trajectory.values import Schemas
 Tags = tuple[str, str]
 Body = Callable[[str, Tags, Schemas], list[Call]]
 """The text between two tags -> the calls in it."""
-Past = Callable[[str, int, str], int]
+SkipValues = Callable[[str, int, str], int]
 """Skips the values of a body, in which a closing tag may be text.
 
 It takes a text, the position where the body begins, and the body's closing tag. It returns the position
@@ -57,26 +57,26 @@ def may_call(text: str) -> bool:
     return "{" in text or "<" in text
 
 
-def past_json(text: str, begin: int, closing: str) -> int:
-    """A `Past` for a body that begins with JSON."""
+def skip_json(text: str, begin: int, closing: str) -> int:
+    """A `SkipValues` for a body that begins with JSON."""
     try:
         return _DECODER.raw_decode(text, blank(text, begin))[1]
     except UNREADABLE:
         return begin
 
 
-def past_object(text: str, begin: int, closing: str) -> int:
-    """A `Past` for a body with a name and then a JSON object."""
+def skip_object(text: str, begin: int, closing: str) -> int:
+    """A `SkipValues` for a body with a name and then a JSON object."""
     start = text.find("{", begin)
-    end = past_json(text, start, closing) if start >= 0 else start
+    end = skip_json(text, start, closing) if start >= 0 else start
     return end if end > start else begin
 
 
 _STRING: Final = re.compile(r"""\"(?:[^"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'""", re.DOTALL)
 
 
-def past_python(text: str, begin: int, closing: str) -> int:
-    """A `Past` for a body in Python. Each of its strings must be on one line."""
+def skip_python(text: str, begin: int, closing: str) -> int:
+    """A `SkipValues` for a body in Python. Each of its strings must be on one line."""
     at, end = begin, text.find(closing, begin)
     while (found := _STRING.search(text, at)) is not None and found.start() < end:
         at = found.end()
@@ -84,8 +84,8 @@ def past_python(text: str, begin: int, closing: str) -> int:
     return at
 
 
-def past_quoted(text: str, begin: int, closing: str) -> int:
-    """A `Past` for a body whose strings are between Gemma's quotation marks, `values.QUOTE`."""
+def skip_quoted(text: str, begin: int, closing: str) -> int:
+    """A `SkipValues` for a body whose strings are between Gemma's quotation marks, `values.QUOTE`."""
     at, end = begin, text.find(closing, begin)
     while 0 <= (start := text.find(values.QUOTE, at)) < end:
         stop = text.find(values.QUOTE, start + len(values.QUOTE))
@@ -335,8 +335,8 @@ class Pairs:
         found.complete = True
         return found
 
-    def past(self, text: str, begin: int, closing: str) -> int:
-        """The position before which no closing tag ends the body; see `Past`.
+    def skip_values(self, text: str, begin: int, closing: str) -> int:
+        """The position before which no closing tag ends the body; see `SkipValues`.
 
         If the text ends within a value, this is the end of the text.
         """

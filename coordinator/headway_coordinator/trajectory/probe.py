@@ -44,7 +44,7 @@ VALUES: Final[dict[str, Any]] = {
     "where": {"row": 1},
     "empty": None,
 }
-WORDS: Final = {"key": 'Zoë said "≥ 7" — 水 😀\nand {more}, [too] \\ <b>'}
+SPECIAL_CHARACTERS: Final = {"key": 'Zoë said "≥ 7" — 水 😀\nand {more}, [too] \\ <b>'}
 WHY: Final = "The otter is the key."
 WHY_GOLD: Final = "The tier says it."
 RESULT: Final[Message] = {

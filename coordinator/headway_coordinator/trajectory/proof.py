@@ -24,10 +24,10 @@ from headway_coordinator.trajectory.probe import (
     RESULT,
     SECOND_RESULT,
     SIMPLE,
+    SPECIAL_CHARACTERS,
     VALUES,
     WHY,
     WHY_GOLD,
-    WORDS,
     call,
     calling,
 )
@@ -73,7 +73,7 @@ class Proof:
     """A call is parsed as it was written. If this is false, no tool is ever called."""
     values: bool = False
     """Arguments of every JSON type are parsed as they were written."""
-    words: bool = False
+    special_characters: bool = False
     """String arguments with quotes, brackets, line breaks and letters of several scripts are parsed as they
     were written."""
     before: bool = False
@@ -91,7 +91,7 @@ class Proof:
     """A call, its result and an answer are one training row, with exactly the sampled tokens."""
     thinking_row: bool | None = None
     """`row` with reasoning before the call and before the answer; None: the template writes no reasoning."""
-    word: bool = False
+    next_message_continues_row: bool = False
     """In a conversation without reasoning, the user's next message continues the same training row."""
     past_reasoning: PastReasoning = "none"
     """What happens to reasoning at the user's next message."""
@@ -125,7 +125,7 @@ def prove(renderer: Provable, tokenizer: Any, reader: str) -> Proof:
     probe = Probe(renderer, tokenizer)
     if not probe.reads(SIMPLE, KEY):
         return Proof(reader)
-    row, word = probe.rows()
+    row, next_message_continues_row = probe.rows()
     parallel, goes_on = probe.two_calls()
     separated, thinking_row = probe.separates_reasoning(), None
     if separated is None:
@@ -136,7 +136,7 @@ def prove(renderer: Provable, tokenizer: Any, reader: str) -> Proof:
         reader,
         call=True,
         values=probe.reads(EVERY, VALUES),
-        words=probe.reads(SIMPLE, WORDS),
+        special_characters=probe.reads(SIMPLE, SPECIAL_CHARACTERS),
         before=probe.says_before(),
         parallel=parallel,
         results=goes_on if parallel and row else None,
@@ -144,7 +144,7 @@ def prove(renderer: Provable, tokenizer: Any, reader: str) -> Proof:
         forced=probe.begins(),
         row=row,
         thinking_row=thinking_row,
-        word=word,
+        next_message_continues_row=next_message_continues_row,
         past_reasoning=past,
     )
 
@@ -200,9 +200,9 @@ class Probe:
         ways = [self._renderer.force(tool) for tool in (None, "look_up")]
         if turn is None or None in ways:
             return False
-        return all(self._goes_on(turn, list(way or ())) for way in ways)
+        return all(self._parses_forced_call(turn, list(way or ())) for way in ways)
 
-    def _goes_on(self, turn: Turn, forced: list[int]) -> bool:
+    def _parses_forced_call(self, turn: Turn, forced: list[int]) -> bool:
         """Whether the call of `turn` is parsed if the turn begins with the tokens `forced`."""
         begun, sampled = decoded(self._tokenizer, forced), decoded(self._tokenizer, turn.sampled)
         marks = [closing for _, closing in reasoning.MARKS if begun.lstrip().startswith(closing)]

@@ -18,11 +18,11 @@ from headway_coordinator.trajectory.notations import (
     gemma_call,
     json_calls,
     named_json,
-    past_json,
-    past_object,
-    past_python,
-    past_quoted,
     pythonic,
+    skip_json,
+    skip_object,
+    skip_python,
+    skip_quoted,
     without,
 )
 from headway_coordinator.trajectory.readers import Reader, forced
@@ -57,11 +57,11 @@ def _functools(raw: str, tags: Tags, tools: Schemas) -> list[Call]:
     return _JSON_CALLS(raw[word.end() :], (word[0], tags[1]), tools)
 
 
-def _past_functools(text: str, begin: int, closing: str) -> int:
-    """A `notations.Past` for Phi-4's calls."""
+def _skip_functools(text: str, begin: int, closing: str) -> int:
+    """A `notations.SkipValues` for Phi-4's calls."""
     word = _FUNCTOOLS.match(text, begin)
     first = begin if word is None else word.end()
-    end = past_json(text, first, closing)
+    end = skip_json(text, first, closing)
     return end if end > first else begin
 
 
@@ -94,7 +94,7 @@ _HY3_PAIRS = Pairs(
     "<tool_sep:opensource>",
 )
 _HY3 = Inner(
-    "<tool_call:opensource>", "</tool_call:opensource>", _HY3_PAIRS, _HY3_PAIRS.past, _HY3_PAIRS.ends
+    "<tool_call:opensource>", "</tool_call:opensource>", _HY3_PAIRS, _HY3_PAIRS.skip_values, _HY3_PAIRS.ends
 )
 
 GRAMMARS: Final[tuple[Grammar, ...]] = (
@@ -103,7 +103,7 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         "<tool_call>",
         "</tool_call>",
         json_calls(),
-        past=past_json,
+        skip_values=skip_json,
         stray=_stray(whole=("</tool_call>",)),
         any_tool='<tool_call>\n{"name": "',
         named=f'<tool_call>\n{{"name": "{TOOL}", "arguments":',
@@ -113,7 +113,7 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         "<tool_call>",
         "</tool_call>",
         _CODER,
-        past=_CODER.past,
+        skip_values=_CODER.skip_values,
         ends=_CODER.ends,
         stray=_stray(_FUNCTION, whole=("</tool_call>",)),
         any_tool="<tool_call>\n<function=",
@@ -125,7 +125,7 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         "<tool_call>",
         "</tool_call>",
         _PAIRS,
-        past=_PAIRS.past,
+        skip_values=_PAIRS.skip_values,
         ends=_PAIRS.ends,
         stray=_stray(whole=("<arg_key>", "</arg_value>", "</tool_call>")),
         any_tool="<tool_call>",
@@ -136,7 +136,7 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         "<tool_calls:opensource>",
         "</tool_calls:opensource>",
         _HY3,
-        past=_HY3.past,
+        skip_values=_HY3.skip_values,
         ends=_HY3.ends,
         stray=_stray(
             "<tool_call:opensource>",
@@ -151,7 +151,7 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         "[TOOL_CALLS]",
         "",
         json_calls(),
-        past=past_json,
+        skip_values=skip_json,
         any_tool='[TOOL_CALLS] [{"name": "',
         named=f'[TOOL_CALLS] [{{"name": "{TOOL}", "arguments":',
         open_ended=True,
@@ -161,7 +161,7 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         "[TOOL_CALLS]",
         "",
         named_json((CALL_ID, ARGS, "{")),
-        past=past_object,
+        skip_values=skip_object,
         stray=_stray(whole=(CALL_ID, ARGS)),
         any_tool="[TOOL_CALLS]",
         named=f"[TOOL_CALLS]{TOOL}{ARGS}",
@@ -172,7 +172,7 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         "<｜tool▁calls▁begin｜>",
         "<｜tool▁calls▁end｜>",
         _V3,
-        past=_V3.past,
+        skip_values=_V3.skip_values,
         stray=_DEEPSEEK,
         any_tool="<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>",
         named=f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>{TOOL}\n```json\n",
@@ -183,7 +183,7 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         "<｜tool▁calls▁begin｜>",
         "<｜tool▁calls▁end｜>",
         _V3_1,
-        past=_V3_1.past,
+        skip_values=_V3_1.skip_values,
         stray=_DEEPSEEK,
         any_tool="<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>",
         named=f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{TOOL}<｜tool▁sep｜>",
@@ -194,7 +194,7 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         f"<{DSML}function_calls>",
         f"</{DSML}function_calls>",
         _DSML_CALL,
-        past=_DSML_CALL.past,
+        skip_values=_DSML_CALL.skip_values,
         ends=_DSML_CALL.ends,
         stray=_stray(whole=(f"<{DSML}parameter", f"</{DSML}invoke>", f"</{DSML}function_calls>")),
         any_tool=f'<{DSML}function_calls>\n<{DSML}invoke name="',
@@ -206,7 +206,7 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         "<|tool_calls_section_begin|>",
         "<|tool_calls_section_end|>",
         _KIMI,
-        past=_KIMI.past,
+        skip_values=_KIMI.skip_values,
         stray=_stray(
             re.escape("<|tool_call_begin|>"),
             whole=("<|tool_call_argument_begin|>", "<|tool_call_end|>", "<|tool_calls_section_end|>"),
@@ -220,7 +220,7 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         "<minimax:tool_call>",
         "</minimax:tool_call>",
         _INVOKE,
-        past=_INVOKE.past,
+        skip_values=_INVOKE.skip_values,
         ends=_INVOKE.ends,
         stray=_stray(
             r'<invoke name="[^"\n]{0,200}(?:\Z|">(?=\s*(?:<|\Z)))',
@@ -234,7 +234,7 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         "<seed:tool_call>",
         "</seed:tool_call>",
         _SEED,
-        past=_SEED.past,
+        skip_values=_SEED.skip_values,
         ends=_SEED.ends,
         stray=_stray(_FUNCTION, whole=("</seed:tool_call>",)),
         any_tool="<seed:tool_call>\n<function=",
@@ -246,7 +246,7 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         "<|tool_call>",
         "<tool_call|>",
         gemma_call,
-        past=past_quoted,
+        skip_values=skip_quoted,
         stray=_stray(whole=("<tool_call|>",)),
         any_tool="<|tool_call>call:",
         named=f"<|tool_call>call:{TOOL}{{",
@@ -259,7 +259,7 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
                 "```tool_code",
                 "```",
                 pythonic,
-                past=past_python,
+                skip_values=skip_python,
                 any_tool="```tool_code\n",
                 named=f"```tool_code\n{TOOL}(",
             ),
@@ -271,7 +271,7 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         "<|tool_call|>",
         "<|/tool_call|>",
         without(GRANITE_TEXT, json_calls()),
-        past=past_json,
+        skip_values=skip_json,
         stray=_stray(whole=("<|/tool_call|>",)),
         any_tool='<|tool_call|>[{"name": "',
         named=f'<|tool_call|>[{{"name": "{TOOL}", "arguments":',
@@ -284,7 +284,7 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         "functools",
         "",
         _functools,
-        past=_past_functools,
+        skip_values=_skip_functools,
         follows="[",
         bare=re.compile(r"functools\s+\[\s*\{"),
         any_tool='functools[{"name": "',
@@ -296,7 +296,7 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         "<|START_ACTION|>",
         "<|END_ACTION|>",
         json_calls("tool_name", ("parameters",)),
-        past=past_json,
+        skip_values=skip_json,
         stray=_stray(whole=("<|END_ACTION|>",)),
         frames=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
         any_tool='<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "',
@@ -307,7 +307,7 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         "<TOOLCALL>",
         "</TOOLCALL>",
         json_calls(),
-        past=past_json,
+        skip_values=skip_json,
         stray=_stray(whole=("</TOOLCALL>",)),
         any_tool='<TOOLCALL>[{"name": "',
         named=f'<TOOLCALL>[{{"name": "{TOOL}", "arguments":',
@@ -317,7 +317,7 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         "<|tool_call_start|>",
         "<|tool_call_end|>",
         pythonic,
-        past=past_python,
+        skip_values=skip_python,
         stray=_stray(whole=("<|tool_call_end|>",)),
         any_tool="<|tool_call_start|>[",
         named=f"<|tool_call_start|>[{TOOL}(",

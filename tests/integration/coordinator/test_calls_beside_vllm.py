@@ -17,8 +17,8 @@ from headway_coordinator.trajectory.probe import (
     KEY,
     RESULT,
     SIMPLE,
+    SPECIAL_CHARACTERS,
     VALUES,
-    WORDS,
     call,
     calling,
 )
@@ -49,7 +49,7 @@ def test_calls_are_read_as_vllm_reads_them(name: str) -> None:
     ends = [decoded(tok, [token]) for token in reader.stop_token_ids]
     turns = [(calling(call(KEY)), SIMPLE)]
     if name != "Phi-4":  # vLLM's parser ends at the first bracket, within a value too
-        turns += [(calling(call(VALUES)), EVERY), (calling(call(WORDS)), SIMPLE)]
+        turns += [(calling(call(VALUES)), EVERY), (calling(call(SPECIAL_CHARACTERS)), SIMPLE)]
     if name != "Llama 3 JSON":  # one call a turn
         turns.append((TWO, SIMPLE))
     for output, tools in turns:

@@ -304,7 +304,7 @@ def test_a_group_that_is_withdrawn_is_discarded() -> None:
     meant = [event.model_copy(update={"id": f"{event.id}/x"}) for event in billed([GROUPS[2]])]
     tally = Tally()
     tally.add(billed([whole_group, GROUPS[3]]))
-    tally.add(events.instead(billed([whole_group]), meant))
+    tally.add(events.corrections(billed([whole_group]), meant))
     assert tally.training(10**6).means["sandboxSeconds"].value == pytest.approx(1.5)
 
 

@@ -53,7 +53,14 @@ def test_the_models_page_shows_every_familys_results() -> None:
 def test_a_family_s_calls_are_read_and_stay_one_row(name: str) -> None:
     proof = chosen(name)[0].proof
     assert proof is not None
-    assert (proof.call, proof.values, proof.words, proof.forced, proof.row, proof.word) == (True,) * 6
+    assert (
+        proof.call,
+        proof.values,
+        proof.special_characters,
+        proof.forced,
+        proof.row,
+        proof.next_message_continues_row,
+    ) == (True,) * 6
     assert proof.reasoning is not False
     assert proof.thinking_row is not False
     assert proof.results is (True if proof.parallel else None)

@@ -216,8 +216,8 @@ WRONG = Failure(Reason.VERIFICATION_FAILED, "canary off")
         ([WRONG, WRONG], proving.REFUSED_SECONDS - 1, 0, None),
         ([WRONG, UNREACHABLE], proving.REFUSED_SECONDS + 1, 0, None),
         ([UNREACHABLE], proving.REFUSED_SECONDS + 1, 0, None),
-        ([UNREACHABLE], 3599, proving.BESIDE_SECONDS - 1, None),
-        ([UNREACHABLE], 3599, proving.BESIDE_SECONDS + 1, "UpdateFailed"),
+        ([UNREACHABLE], 3599, proving.OTHER_SERVED_SECONDS - 1, None),
+        ([UNREACHABLE], 3599, proving.OTHER_SERVED_SECONDS + 1, "UpdateFailed"),
         ([UNREACHABLE], 3601, 0, "UpdateFailed"),
     ],
 )
@@ -260,7 +260,7 @@ async def test_weights_deleted_before_servers_had_them_are_missing(
 
 async def test_time_before_another_candidate_loaded_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """The store is available again, but this candidate's next load has not begun yet."""
-    monkeypatch.setattr(proving, "BESIDE_SECONDS", 0.3)
+    monkeypatch.setattr(proving, "OTHER_SERVED_SECONDS", 0.3)
     monkeypatch.setattr(proving, "LOOK_SECONDS", 0.01)
     async with a_rig() as rig:
         rig.agent.unreachable = True

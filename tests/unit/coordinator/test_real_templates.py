@@ -64,8 +64,8 @@ def test_launch_models_support_all_of_their_format(name: str) -> None:
     real = BY_NAME[name]
     _, proof = shown(real)
     assert real.ids, "rendered with ids that are not the model's"
-    assert (proof.call, proof.values, proof.words, proof.before, proof.reasoning) == (True,) * 5
-    assert (proof.forced, proof.row, proof.thinking_row, proof.word) == (True,) * 4
+    assert (proof.call, proof.values, proof.special_characters, proof.before, proof.reasoning) == (True,) * 5
+    assert (proof.forced, proof.row, proof.thinking_row, proof.next_message_continues_row) == (True,) * 4
     assert proof.parallel is (name != "gpt-oss"), "Harmony has one call a turn, the others have several"
     assert proof.past_reasoning in ("kept", "dropped")
 

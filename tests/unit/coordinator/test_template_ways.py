@@ -77,7 +77,7 @@ def test_a_template_may_raise_if_there_are_no_tools() -> None:
 def test_a_template_that_always_begins_a_turn_keeps_one_row() -> None:
     """Cohere's template ends every conversation with the header of the next turn."""
     reader, proof, tok = chosen(each(PLAIN) + "<|im_start|>assistant\n")
-    assert (proof.call, proof.row, proof.word) == (True, True, True)
+    assert (proof.call, proof.row, proof.next_message_continues_row) == (True, True, True)
     assert [tok.decode([token]) for token in reader.stop_token_ids] == ["<|im_end|>"]
 
 
@@ -93,7 +93,7 @@ def test_tools_moved_to_the_last_user_message_begin_a_row() -> None:
     last = "{% set u = messages | selectattr('role', 'equalto', 'user') | list %}"
     moved = "{% if m.role == 'user' and m == u[-1] %}{{ tools | tojson }}{% endif %}"
     _, proof, _ = chosen(last + each(moved + PLAIN) + ASKS)
-    assert (proof.call, proof.row, proof.word) == (True, True, False)
+    assert (proof.call, proof.row, proof.next_message_continues_row) == (True, True, False)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,11 @@ def test_reasoning_that_an_answer_drops_begins_a_row() -> None:
     reasoning = "{% if m.reasoning_content and not over %}<think>{{ m.reasoning_content }}</think>{% endif %}"
     body = PLAIN.replace("{{ m.content or '' }}", reasoning + "{{ m.content or '' }}")
     reader, proof, tok = chosen(gone + each(body) + ASKS)
-    assert (proof.thinking_row, proof.past_reasoning, proof.word) == (True, "dropped", True)
+    assert (proof.thinking_row, proof.past_reasoning, proof.next_message_continues_row) == (
+        True,
+        "dropped",
+        True,
+    )
     history = [*ASKED, calling(call(KEY), reasoning=WHY), RESULT]
     prompt = reader.render(history, SIMPLE)
     assert WHY in tok.decode(prompt)

@@ -13,7 +13,7 @@ from headway_api.records import Purpose
 from headway_api.run_files import RunFiles
 from headway_api.store import FileStore
 from headway_coordinator.metrics import otel, sample, traces
-from headway_coordinator.metrics.sample import ends, episodes, evenly
+from headway_coordinator.metrics.sample import best_and_worst, episodes, evenly
 from headway_coordinator.metrics.traces import Traced
 
 
@@ -75,7 +75,7 @@ def test_a_group_shows_its_best_and_its_worst_episode(
     rewards: list[float | None], indices: list[int]
 ) -> None:
     group = a_group("t0-000000", rewards, step=0)
-    assert [episode.index for _, episode in ends(group, Rules())] == indices
+    assert [episode.index for _, episode in best_and_worst(group, Rules())] == indices
 
 
 @pytest.mark.parametrize(("count", "limit", "found"), [(3, 5, [0, 1, 2]), (9, 3, [0, 4, 8]), (0, 2, [])])
