@@ -34,7 +34,7 @@ def out() -> int | None:
 
 
 @contextmanager
-def looked_after() -> Iterator[None]:
+def interrupted_when_reader_ends() -> Iterator[None]:
     """Raise ClosedPipeError in the main thread once the reader has ended, even while that thread waits.
 
     Otherwise a command would notice only at its next line, which may be hours away.
@@ -81,7 +81,7 @@ class _Reader:
             self.over.wait(RESEND_SECONDS)
 
 
-def give_up() -> None:
+def discard_output() -> None:
     """Discard the remaining output. Otherwise Python would flush it at exit, and print a traceback."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())

@@ -53,15 +53,15 @@ def novice(oracle: Model) -> Player:
             return (yield from right(seen))
         if kind < ANSWER:
             answer = yield from right(seen)
-            return None if answer is None else spoiled(answer, seen.random)
+            return None if answer is None else with_altered_field(answer, seen.random)
         if kind < CALLED:
-            return (yield from _clumsy(right(seen), seen.random))
-        return (yield from wanderer(seen))
+            return (yield from _with_altered_calls(right(seen), seen.random))
+        return (yield from random_player(seen))
 
     return player
 
 
-def wanderer(seen: Seen) -> Turns:
+def random_player(seen: Seen) -> Turns:
     """A player that calls tools at random, and answers with the last text that it received."""
     answer = str(seen.messages[-1].get("content") or "") if seen.messages else ""
     for _ in range(seen.random.randint(0, CALLS) if seen.tools else 0):
@@ -70,7 +70,7 @@ def wanderer(seen: Seen) -> Turns:
     return answer
 
 
-def spoiled(answer: str, drawn: random.Random) -> str:
+def with_altered_field(answer: str, drawn: random.Random) -> str:
     """The answer with one of its fields, drawn at random, altered."""
     found = parsed(answer)
     name = drawn.choice([key for key, _ in found.fields])
@@ -78,7 +78,7 @@ def spoiled(answer: str, drawn: random.Random) -> str:
     return found.with_fields(fields).text
 
 
-def _clumsy(turns: Turns, drawn: random.Random) -> Turns:
+def _with_altered_calls(turns: Turns, drawn: random.Random) -> Turns:
     """A player's turns, with some arguments of its calls altered."""
     try:
         call = next(turns)

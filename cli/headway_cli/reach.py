@@ -41,7 +41,7 @@ class Reach:
         """
         if self.names_a_cluster and NAME.fullmatch(word):
             return Named(word)
-        return where.meant(word, self.jobs)
+        return where.place_named(word, self.jobs)
 
     def stored(self, word: str, kind: str | None = None) -> StoredRun:
         """The stored run of the job that an argument names.

@@ -39,7 +39,7 @@ class Named:
 RunPlace = LocalJob | Stored | Named
 
 
-def meant(word: str, jobs: Path) -> RunPlace:
+def place_named(word: str, jobs: Path) -> RunPlace:
     """The place that an argument names.
 
     Args:

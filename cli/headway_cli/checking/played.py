@@ -31,7 +31,7 @@ from headway_cli.checking.clocked import Clocked
 from headway_cli.checking.episodes import ENVIRONMENT, PlayRequest, to_json
 from headway_cli.checking.job import Spec
 from headway_cli.checking.rows import TRAIN, Data
-from headway_cli.players import expert, novice, wanderer
+from headway_cli.players import expert, novice, random_player
 from headway_cli.tiny.task import TinyModelError, oracle_of
 from headway_sandbox.testing import MODEL_FREE, Report, Sandboxes, examine
 from headway_sandbox.testing.playing import Model, Player, baseline
@@ -49,10 +49,10 @@ CONTRACT: Final = "tools-like-production"
 """Id of the preflight check that needs spec.environment.contract."""
 ELSEWHERE: Final = {"isolated": "The preflight of the job tries what a sandbox reaches."}
 """Advice for checks that only the job's preflight can answer completely, by the id of the check."""
-Say = Callable[[Finding], None]
+ReportFinding = Callable[[Finding], None]
 
 
-def play(spec: Spec, data: Data, folder: Path, max_rows: int, say: Say) -> None:
+def play(spec: Spec, data: Data, folder: Path, max_rows: int, report_finding: ReportFinding) -> None:
     """Play episodes of an environment, and report each finding as soon as it is known.
 
     Args:
@@ -60,7 +60,7 @@ def play(spec: Spec, data: Data, folder: Path, max_rows: int, say: Say) -> None:
         data: the job's rows.
         folder: folder of the environment's modules.
         max_rows: maximum training rows on which episodes are played.
-        say: reports a finding.
+        report_finding: reports a finding.
     """
     asked = spec.environment
     sandboxes = Sandboxes(
@@ -73,7 +73,7 @@ def play(spec: Spec, data: Data, folder: Path, max_rows: int, say: Say) -> None:
     try:
         Player(sandboxes).start()
     except NoReplyError as failure:
-        say(_unusable(str(failure)))
+        report_finding(_unusable(str(failure)))
         return
     facts = facts_of(spec, data)
     count = min(max_rows, len(facts.rows))
@@ -85,19 +85,21 @@ def play(spec: Spec, data: Data, folder: Path, max_rows: int, say: Say) -> None:
     timed = Clocked(**vars(sandboxes))
     first = baseline(
         Player(timed),
-        wanderer if oracle is None else expert(oracle, faults),
+        random_player if oracle is None else expert(oracle, faults),
         replace(facts, group_size=1),
         count,
     )
     if failed_permanently(first):
-        _say_faults(Report(first, (), ()), say)
+        _report_faults(Report(first, (), ()), report_finding)
         return
-    say(of_oracle(first, faults) if oracle is not None else _without_oracle(lacks))
-    say(of_speed(timed.seconds))
-    _judge(sandboxes, wanderer if oracle is None else novice(oracle), facts, count, say)
+    report_finding(of_oracle(first, faults) if oracle is not None else _without_oracle(lacks))
+    report_finding(of_speed(timed.seconds))
+    _judge(sandboxes, random_player if oracle is None else novice(oracle), facts, count, report_finding)
 
 
-def _judge(sandboxes: Sandboxes, model: Model, facts: Facts, count: int, say: Say) -> None:
+def _judge(
+    sandboxes: Sandboxes, model: Model, facts: Facts, count: int, report_finding: ReportFinding
+) -> None:
     """Play episodes of `model`, and report the findings of the preflight's checks about them."""
     report = examine(
         sandboxes,
@@ -107,9 +109,9 @@ def _judge(sandboxes: Sandboxes, model: Model, facts: Facts, count: int, say: Sa
         checks=MODEL_FREE - (set() if facts.contract is not None else {CONTRACT}),
         facts=replace(facts, group_size=TRIES),
     )
-    if not _say_faults(report, say):
+    if not _report_faults(report, report_finding):
         many = len(report.baseline.sampled) + len(report.played)
-        say(
+        report_finding(
             Finding(
                 ENVIRONMENT,
                 "Pass",
@@ -117,7 +119,9 @@ def _judge(sandboxes: Sandboxes, model: Model, facts: Facts, count: int, say: Sa
             )
         )
     for finding in report.findings:
-        say(replace(finding, advice=ELSEWHERE.get(finding.check, "")) if not finding.advice else finding)
+        report_finding(
+            replace(finding, advice=ELSEWHERE.get(finding.check, "")) if not finding.advice else finding
+        )
 
 
 def facts_of(spec: Spec, data: Data) -> Facts:
@@ -155,12 +159,12 @@ def _unusable(why: str) -> Finding:
     return Finding(ENVIRONMENT, "Fail", job.sentence(why), advice=advice, field=ENTRY)
 
 
-def _say_faults(report: Report, say: Say) -> bool:
+def _report_faults(report: Report, report_finding: ReportFinding) -> bool:
     """Report the errors that the environment raised or returned. Return whether there were any."""
     broken = report.broken
     for text in broken[:MAX_FAULTS]:
         advice = "Correct the named line. A tool that refuses a call raises ToolError."
-        say(Finding(ENVIRONMENT, "Fail", job.sentence(text), advice=advice, field=ENTRY))
+        report_finding(Finding(ENVIRONMENT, "Fail", job.sentence(text), advice=advice, field=ENTRY))
     return bool(broken)
 
 
@@ -272,11 +276,11 @@ def main() -> None:
     assert spec is not None
     _, data = rows.read(spec)
 
-    def say(finding: Finding) -> None:
+    def report_finding(finding: Finding) -> None:
         answers.write(json.dumps(to_json(finding)) + "\n")
         answers.flush()
 
-    play(spec, data, Path(asked.folder), asked.rows, say)
+    play(spec, data, Path(asked.folder), asked.rows, report_finding)
 
 
 if __name__ == "__main__":

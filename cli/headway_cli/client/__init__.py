@@ -7,7 +7,7 @@ places        the interface that jobs on a cluster and on this machine implement
 on_cluster    a job on a cluster
 on_machine    a job on this machine
 child         starts and ends the process that runs a local job
-kept          the program of that process
+child_main    the program of that process
 waiting       how to wait for a job
 document      the job in a file or a mapping, with changes: pure, except for reading
 outcome       whether a job runs, is held or has ended: pure

@@ -2,8 +2,8 @@
 
 The child has a process group of its own, so that Ctrl-C, which interrupts a notebook's cell, does not reach
 it. The child ends with its parent. A parent that exits ends its children in order. If the parent is killed,
-the child notices and ends itself (`kept`). Acknowledged work remains in the job's folder, and the next run
-continues from there.
+the child notices and ends itself (`child_main`). Acknowledged work remains in the job's folder, and the next
+run continues from there.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Child:
     def start(cls, words: Sequence[str]) -> Child:
         """Start `headway` with the arguments `words`."""
         output, notes = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115  # closed with it
-        command = [sys.executable, "-m", "headway_cli.client.kept", *words]
+        command = [sys.executable, "-m", "headway_cli.client.child_main", *words]
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=output, stderr=notes, process_group=0
         )

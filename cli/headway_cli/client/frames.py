@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 Metrics = Mapping[str, float]
 
 
-def of(by_step: Mapping[int, Metrics]) -> DataFrame:
+def table(by_step: Mapping[int, Metrics]) -> DataFrame:
     """A table with a row for each step, in order, and a column for each metric. NaN if a step lacks a metric.
 
     Raises:

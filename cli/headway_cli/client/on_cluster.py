@@ -76,7 +76,7 @@ class ClusterJob:
         """The job with its status, from the API server."""
         return self.cluster.job(self.kind, self.name)
 
-    def still(self) -> Json | None:
+    def job_if_stopped(self) -> Json | None:
         """The job if it has ended or is held; None while it runs."""
         job = self.now()
         return job if outcome.is_over(job) or outcome.is_held(job) else None

@@ -149,7 +149,7 @@ class LocalRun:
             raise RunNotFoundError(f"{self.folder} no longer has a job")
         return JobFolder(self.folder).whole()
 
-    def still(self) -> Json | None:
+    def job_if_stopped(self) -> Json | None:
         """The job if no process runs it; None otherwise."""
         if self.is_run():
             return None

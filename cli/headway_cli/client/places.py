@@ -23,7 +23,7 @@ class Job(Protocol):
     def now(self) -> Json:
         """The job with its status."""
 
-    def still(self) -> Json | None:
+    def job_if_stopped(self) -> Json | None:
         """The job if it has stopped; None while it runs.
 
         Raises:

@@ -100,7 +100,7 @@ class Run(Generic[Status]):
             RunFailedError: the job has failed.
             RunHeldError: the job is held until somebody changes something.
         """
-        job = self._job.still()
+        job = self._job.job_if_stopped()
         if job is None:
             return None
         outcome.require_complete(job)
@@ -146,7 +146,7 @@ class Run(Generic[Status]):
             ModuleNotFoundError: pandas is not installed.
         """
         with self._trained() as files:
-            return frames.of(reading.curves(files).by_step)
+            return frames.table(reading.curves(files).by_step)
 
     def validations(self) -> DataFrame:
         """Results of each finished validation, a row for each step.
@@ -160,7 +160,7 @@ class Run(Generic[Status]):
             ModuleNotFoundError: pandas is not installed.
         """
         with self._trained() as files:
-            return frames.of(frames.validated(files.validations()))
+            return frames.table(frames.validated(files.validations()))
 
     def trajectories(
         self,

@@ -154,7 +154,7 @@ def _local_named(name: str, context: str | None, namespace: str | None) -> Itera
 def _watch(there: Cluster, kind: str, name: str, mode: Mode) -> None:
     """Show the progress of a job; exit with FAILED unless it ends Complete. The caller reports errors."""
     try:
-        with following.shown(mode) as show, closed_pipe.looked_after():
+        with following.shown(mode) as show, closed_pipe.interrupted_when_reader_ends():
             for job in there.follow(kind, name):
                 show(job)
                 if progress.is_true(job, "Complete"):

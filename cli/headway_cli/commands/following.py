@@ -57,7 +57,7 @@ def shown(mode: Mode) -> Iterator[Show]:
         else:
             yield _piped(JsonLines().show if mode is Mode.JSON else ProgressPrinter().show)
     except ClosedPipeError:
-        closed_pipe.give_up()
+        closed_pipe.discard_output()
         raise typer.Exit(CLOSED) from None
 
 

@@ -61,7 +61,7 @@ def logs(
             lines = job_logs.of_local_job(place, wanted, follow)
         else:
             lines = job_logs.of_run(reached.opened(place), wanted)
-        with closed_pipe.looked_after() if follow else nullcontext():
+        with closed_pipe.interrupted_when_reader_ends() if follow else nullcontext():
             _print(lines, output)
 
 
@@ -73,7 +73,7 @@ def _print(lines: Iterable[Line], output: Form) -> None:
             typer.echo(json.dumps(line._asdict()) if output is Form.JSON else shown)
             some = True
     except ClosedPipeError:
-        closed_pipe.give_up()
+        closed_pipe.discard_output()
         raise typer.Exit(CLOSED) from None
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None

@@ -52,7 +52,7 @@ def tiny_model(
     with reported_errors():
         require_packages()
         modules = (environment or job.parent).resolve()
-        found = task.of(manifest.changed(manifest.read(job), set_ or []), modules)
+        found = task.task_of_job(manifest.changed(manifest.read(job), set_ or []), modules)
         try:
             made = making.made(found, out or place(found, job), began, seconds, skill, note)
         except KeyboardInterrupt:

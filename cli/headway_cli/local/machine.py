@@ -126,7 +126,7 @@ class Machine:
         for body in to_delete:
             self._delete(body)
         for item in wanted:
-            self._bring_about(item)
+            self._apply(item)
         for (kind, _), body in list(self._objects.items()):
             if kind in WORKLOADS:
                 self._control(body)
@@ -149,7 +149,7 @@ class Machine:
         """Whether the job has no objects and no pods left."""
         return not (self._objects or self._pods)
 
-    def _bring_about(self, item: Wanted) -> None:
+    def _apply(self, item: Wanted) -> None:
         kind, _, name = item.ref
         known = self._objects.get((kind, name))
         if item.mode is Mode.SECRET:
@@ -231,7 +231,7 @@ class Machine:
             index=index,
             log=self._folder / "logs" / f"{metadata['name']}.log",
             mounts=mounts,
-            variables=self._variables() | _folders(mounts) | self._own(metadata["labels"]),
+            variables=self._variables() | _folders(mounts) | self._role_variables(metadata["labels"]),
             lent=(self._network.lock.fileno(),),
         )
         pod = self._pods[metadata["name"]] = Pod(body, place, self._http)
@@ -300,7 +300,7 @@ class Machine:
             "MASTER_PORT": str(self._port),
         }
 
-    def _own(self, labels: Mapping[str, str]) -> dict[str, str]:
+    def _role_variables(self, labels: Mapping[str, str]) -> dict[str, str]:
         """Further environment variables of the role that a pod's `labels` name."""
         return dict(self._coordinator) if labels.get(names.LABEL_COMPONENT) == names.COORDINATOR else {}
 
@@ -329,13 +329,13 @@ def _folders(mounts: Mapping[str, Path]) -> dict[str, str]:
     found = {
         names.ENV_KEYS: mounts.get(names.KEYS_DIR),
         names.ENV_PRICES: mounts.get(names.PRICES_DIR),
-        names.ENV_JUDGES: _above(mounts, names.JUDGES_DIR),
-        names.ENV_ENDPOINTS: _above(mounts, names.ENDPOINTS_DIR),
+        names.ENV_JUDGES: _mounted_parent(mounts, names.JUDGES_DIR),
+        names.ENV_ENDPOINTS: _mounted_parent(mounts, names.ENDPOINTS_DIR),
     }
     return {name: str(folder) for name, folder in found.items() if folder is not None}
 
 
-def _above(mounts: Mapping[str, Path], folder: str) -> Path | None:
+def _mounted_parent(mounts: Mapping[str, Path], folder: str) -> Path | None:
     """The folder of this machine for `folder`, a path in the pod below which several Secrets are mounted."""
     return next((path.parent for at, path in mounts.items() if at.startswith(f"{folder}/")), None)
 

@@ -107,7 +107,7 @@ def _cut(value: Any, path: str, text: int, entries: int, cuts: Cuts, depth: int)
     if isinstance(value, str):
         if len(value) > text:
             cuts.add(path, text, len(value), "characters")
-        return _sound(value[:text])
+        return _encodable(value[:text])
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if not isinstance(value, dict | list | tuple):
@@ -120,7 +120,7 @@ def _cut(value: Any, path: str, text: int, entries: int, cuts: Cuts, depth: int)
     parts = islice(_parts(value), entries)
     made = [(key, _cut(each, _below(path, key), text, entries, cuts, depth + 1)) for key, each in parts]
     if isinstance(value, dict):
-        return {_sound(str(key)[:text]): each for key, each in made}
+        return {_encodable(str(key)[:text]): each for key, each in made}
     return [each for _, each in made]
 
 
@@ -134,7 +134,7 @@ def _below(path: str, key: object) -> str:
     return f"{path}/{name}" if path else name
 
 
-def _sound(text: str) -> str:
+def _encodable(text: str) -> str:
     """The text without halves of surrogate pairs, which UTF-8 cannot encode."""
     return text.encode(errors="replace").decode()
 

@@ -161,7 +161,7 @@ class Workspace:
             self._require_reachable(word)
         elif not word.strip():
             raise InvalidToolCallError("job: write a name; call jobs to see them")
-        place = self._meant(word)
+        place = self._place_named(word)
         if isinstance(place, Named):
             return self._on_cluster(place.name, kind)
         if isinstance(place, LocalJob):
@@ -177,7 +177,7 @@ class Workspace:
             return in_words(found.cluster)
         return found.run.layout.root if isinstance(found, StoredJob) else HERE
 
-    def _meant(self, word: str) -> RunPlace:
+    def _place_named(self, word: str) -> RunPlace:
         try:
             return self.reach.place(word)
         except (OSError, ValueError) as error:  # a name that no file system allows

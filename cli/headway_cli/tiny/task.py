@@ -66,7 +66,7 @@ class Task:
     dtype: str
 
 
-def of(job: dict[str, Any], folder: Path) -> Task:
+def task_of_job(job: dict[str, Any], folder: Path) -> Task:
     """The task of a job whose environment's modules are in `folder`.
 
     Raises:

@@ -41,7 +41,7 @@ def test_a_signal_that_interrupts_nothing_is_sent_again(
     before = signal.getsignal(signal.SIGPIPE)
 
     def wait() -> None:
-        with closed_pipe.looked_after():
+        with closed_pipe.interrupted_when_reader_ends():
             os.close(read_end)
             time.sleep(PATIENCE_S)
 
@@ -52,6 +52,6 @@ def test_a_signal_that_interrupts_nothing_is_sent_again(
 
 
 def test_a_broken_connection_is_not_the_reader(read_end: int) -> None:
-    with closed_pipe.looked_after():
+    with closed_pipe.interrupted_when_reader_ends():
         signal.pthread_kill(threading.get_ident(), signal.SIGPIPE)
     os.close(read_end)

@@ -181,7 +181,7 @@ def test_a_pipe_that_is_closed_ends_a_command_at_its_next_line(monkeypatch: pyte
         raise BrokenPipeError
 
     monkeypatch.setattr(typer, "echo", closed)
-    monkeypatch.setattr("headway_cli.closed_pipe.give_up", lambda: None)
+    monkeypatch.setattr("headway_cli.closed_pipe.discard_output", lambda: None)
     with pytest.raises(typer.Exit) as left, following.shown(Mode.JSON) as show:
         show(shown_jobs.training())
     assert left.value.exit_code == 141

@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 from headway_cli import log_lines, pod_logs
 from headway_cli.commands.logs import logs
 from headway_cli.log_lines import Growing, Line, Role, Wanted, role_of, stems
-from headway_cli.where import Stored, meant
+from headway_cli.where import Stored, place_named
 
 DESK = stems("RLTrainingJob", NAME)
 app = typer.Typer()
@@ -174,7 +174,7 @@ def test_a_word_that_means_nothing_is_refused(tmp_path: Path, monkeypatch: pytes
 
 def test_logs_finds_a_stored_run_by_its_folder(tmp_path: Path) -> None:
     run = FinishedRun(tmp_path).identity()
-    assert meant(str(run.place), tmp_path) == Stored(run.uri)
+    assert place_named(str(run.place), tmp_path) == Stored(run.uri)
 
 
 @pytest.fixture

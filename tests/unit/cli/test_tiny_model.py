@@ -109,7 +109,7 @@ def project(folder: Path, *, module: str = SHOP + ORACLE, rows: int = 60, **spec
 
 
 def read(job: Path) -> task.Task:
-    return task.of(yaml.safe_load(job.read_text()), job.parent)
+    return task.task_of_job(yaml.safe_load(job.read_text()), job.parent)
 
 
 @pytest.fixture
@@ -391,7 +391,7 @@ def test_too_few_rows_and_rows_that_are_not_there_are_refused(tmp_path: Path) ->
 
 def test_an_evaluation_has_no_training_rows() -> None:
     with pytest.raises(TinyModelError, match="the file has an RLEvalJob: name one with an RLTrainingJob"):
-        task.of(yaml.safe_load((JOB.parent / "eval.yaml").read_text()), JOB.parent)
+        task.task_of_job(yaml.safe_load((JOB.parent / "eval.yaml").read_text()), JOB.parent)
 
 
 def test_the_error_for_a_wrong_spec_names_its_field(tmp_path: Path) -> None:

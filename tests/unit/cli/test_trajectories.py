@@ -24,7 +24,7 @@ from headway_cli.app import app
 from headway_cli.episodes import FAILED, Filter, Task, row, text
 from headway_cli.runs import RunNotFoundError
 from headway_cli.stored_run import opened
-from headway_cli.where import meant
+from headway_cli.where import place_named
 from headway_coordinator.spool import encode
 
 CALL = {"function": {"name": "look", "arguments": '{"at": 1}'}}
@@ -123,12 +123,12 @@ def test_a_run_is_found_by_its_artifacts_or_by_its_jobs_folder(run: Path, tmp_pa
         {"kind": "RLTrainingJob", "metadata": {"namespace": "ns", "name": "job", "uid": "u"}, "spec": {}}
     )
     with pytest.raises(RunNotFoundError, match="has written nothing yet"):
-        opened(meant(str(job.folder), tmp_path))
+        opened(place_named(str(job.folder), tmp_path))
     shutil.copytree(run, job.folder / "artifacts" / "ns" / "job" / "u")
     for word in (str(run), f"file://{run}", str(job.folder), "job"):
-        found = list(opened(meant(word, tmp_path)).groups(Purpose.TRAIN))
+        found = list(opened(place_named(word, tmp_path)).groups(Purpose.TRAIN))
         assert [each.group_id for each in found] == ["t0-000000", "t0-000001"]
-    assert list(opened(meant(str(run), tmp_path)).groups(Purpose.VALIDATION)) == []
+    assert list(opened(place_named(str(run), tmp_path)).groups(Purpose.VALIDATION)) == []
 
 
 def test_the_command_shows_so_many_and_says_how_many_are_left(run: Path) -> None:
@@ -271,7 +271,7 @@ def test_inspect_reads_the_episodes(desk: FinishedRun, tmp_path: Path) -> None:
     # Inspect orders samples by epoch.
     stored = [
         (group.group_id, episode)
-        for group in opened(meant(str(desk.folder), tmp_path)).groups(Purpose.TRAIN)
+        for group in opened(place_named(str(desk.folder), tmp_path)).groups(Purpose.TRAIN)
         for episode in group.episodes
     ]
     stored.sort(key=lambda each: each[1].index)

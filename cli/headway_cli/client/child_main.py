@@ -1,6 +1,6 @@
 """Runs `headway` for a client's local job, and ends when the client's process ends.
 
-    python -m headway_cli.client.kept run FILE --local ...
+    python -m headway_cli.client.child_main run FILE --local ...
 
 Its stdin is a pipe that the client's process holds open and never writes to. When that process ends, for
 whatever reason, the pipe closes. This process then sends itself SIGTERM, which ends the job in order.
