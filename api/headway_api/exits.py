@@ -33,7 +33,7 @@ MAX_BYTES: Final = 4096
 """Kubernetes cuts a termination message at this length."""
 MESSAGE_CHARACTERS: Final = 2000
 FIELD_CHARACTERS: Final = 256
-UNTOLD: Final = "ProcessFailed"
+DEFAULT_REASON: Final = "ProcessFailed"
 """Reason that replaces a missing or an invalid reason."""
 REASON: Final = re.compile(r"(?=.{1,64}\Z)" + CONDITION_REASON)
 FIELD: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.\[\]=, -]*")
@@ -102,7 +102,7 @@ def not_final(done_before: bool = True) -> Iterator[None]:
 def parse(message: str | None) -> Termination | None:
     """Read a container's termination message; None if it is not a `Termination`.
 
-    Any program in the pod may write it, so it is checked against bounds. An invalid reason becomes `UNTOLD`,
+    Any program in the pod may write it, so it is checked against bounds. An invalid reason becomes `DEFAULT_REASON`,
     an invalid path is dropped, and the message is shortened and made printable.
     """
     if not message:
@@ -113,7 +113,7 @@ def parse(message: str | None) -> Termination | None:
         return None
     path = found.field if found.field and len(found.field) <= FIELD_CHARACTERS else None
     return Termination(
-        reason=found.reason if REASON.fullmatch(found.reason) else UNTOLD,
+        reason=found.reason if REASON.fullmatch(found.reason) else DEFAULT_REASON,
         field=path if path and FIELD.fullmatch(path) else None,
         message=shortened(found.message, MESSAGE_CHARACTERS),
     )

@@ -17,12 +17,12 @@ BLOCKS: Final = {
     names.SANDBOX: "spec.environment.sandbox",
 }
 """Role -> the block of the spec that configures its pods."""
-AHEAD: Final = re.compile(
+PREFIX: Final = re.compile(
     r'^(?:Error creating: )?(?:pods? "[^"]*" is forbidden: )?(?:pod rejected: )?'
     r"(?:error looking up service account \S+: )?"
 )
 """Text before the part that says what is wrong."""
-BEHIND: Final = re.compile(r" (?:no new claims to deallocate, )?preemption: .*$", re.DOTALL)
+SUFFIX: Final = re.compile(r" (?:no new claims to deallocate, )?preemption: .*$", re.DOTALL)
 """Text that the scheduler adds about pods that it could preempt."""
 NODE: Final = "Add such a node, or request what a node has"
 QUOTA: Final = "free some of it, lower what the job asks for, or have the ResourceQuota raised"
@@ -43,7 +43,7 @@ def of_scheduler(role: str | None, pod: str, message: str) -> str:
         pod: the pod's name.
         message: the scheduler's message.
     """
-    words = BEHIND.sub("", message).rstrip(". ")
+    words = SUFFIX.sub("", message).rstrip(". ")
     part = "resources" if "Insufficient" in words else "podTemplate"
     return f"{_field(role, part)}pod {pod}: Unschedulable: {words}. {NODE}"
 
@@ -68,7 +68,7 @@ def of_eviction(pod: str, message: str) -> str:
 
 def of_creation(role: str | None, message: str) -> str:
     """Why the API server creates no pod of a role; `message` is the API server's message."""
-    words = AHEAD.sub("", message).rstrip(". ")
+    words = PREFIX.sub("", message).rstrip(". ")
     if "exceeded quota" in words:
         return f"{_field(role, 'resources')}{words}; {QUOTA}"
     if RANGE.search(words):

@@ -27,7 +27,7 @@ KEYED: Final[dict[str, tuple[str, ...]]] = {
     "schedulingGates": ("name",),
 }
 """List -> the fields that identify its entries."""
-UNSAID: Final = {"protocol": "TCP"}
+DEFAULTS_OF_KEYS: Final = {"protocol": "TCP"}
 """Defaults of identifying fields that an entry may omit."""
 APPENDED: Final = frozenset({"tolerations", "envFrom"})
 WHOLE: Final = frozenset({"env", "volumes", "resourceClaims"})
@@ -66,7 +66,7 @@ def bounded(container: Json) -> Json:
 
 def _identity(key: str, entry: Json) -> tuple[Any, ...]:
     """The values that identify an entry of the list `key`."""
-    return tuple(entry.get(field, UNSAID.get(field)) for field in KEYED[key])
+    return tuple(entry.get(field, DEFAULTS_OF_KEYS.get(field)) for field in KEYED[key])
 
 
 def _are_distinct(key: str, entries: Any) -> bool:

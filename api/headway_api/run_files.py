@@ -31,7 +31,7 @@ class RunFiles:
     def steps(self) -> list[StepReport]:
         """The reports of steps that were not undone, by step."""
         uris = self._written(self.layout.step_histories)
-        reports, _ = standing([*read_each(self._store, uris, partial(parsed, StepReport))])
+        reports, _ = valid_and_undone([*read_each(self._store, uris, partial(parsed, StepReport))])
         return reports
 
     def batch_metrics(self) -> dict[int, BatchMetrics]:
@@ -82,7 +82,7 @@ class RunFiles:
         return sorted(written(self._store.list(folder), folder, NUMBERED))
 
 
-def standing(reports: Sequence[StepReport]) -> tuple[list[StepReport], list[StepReport]]:
+def valid_and_undone(reports: Sequence[StepReport]) -> tuple[list[StepReport], list[StepReport]]:
     """Reports of valid steps, and reports of undone steps, each sorted by step.
 
     The report with the newest version shows at which step the learner is. Later steps were taken before the

@@ -50,14 +50,14 @@ READERS: Final = 8
 """Objects that are read at the same time. A client has ten connections."""
 READ_AHEAD: Final = 256
 """Maximum objects whose contents are buffered for a slow reader."""
-LOOK: Final[dict[str, Any]] = {
+PROBE_SETTINGS: Final[dict[str, Any]] = {
     "retries": {"mode": "standard", "total_max_attempts": 3},
     "connect_timeout": 4,
     "read_timeout": 4,
 }
 """Settings for the first request to a bucket: quick, so that a wrong endpoint is reported while somebody
 watches."""
-WORK: Final[dict[str, Any]] = {
+CLIENT_SETTINGS: Final[dict[str, Any]] = {
     "retries": {"mode": "standard", "total_max_attempts": 6},
     "connect_timeout": 5,
     "read_timeout": 30,
@@ -283,10 +283,12 @@ def open_store(output: OutputSpec, patience: Patience | None = None, *, quick: b
 
     try:
         looks = quick or patience is not None
-        client(output, LOOK if looks else WORK).head_bucket(Bucket=urlsplit(output.uri).netloc)
+        client(output, PROBE_SETTINGS if looks else CLIENT_SETTINGS).head_bucket(
+            Bucket=urlsplit(output.uri).netloc
+        )
     except (ClientError, BotoCoreError) as error:
         raise bucket_unavailable(output.uri, error) from error
-    working = client(output, WORK)
+    working = client(output, CLIENT_SETTINGS)
     if patience is None:
         return S3Store(working)
     wait_for(working, patience)
@@ -330,10 +332,10 @@ class LocalStore(FileStore):
         name = urlsplit(uri).netloc
         if name not in self._buckets:
             try:
-                client(self._output, LOOK).head_bucket(Bucket=name)
+                client(self._output, PROBE_SETTINGS).head_bucket(Bucket=name)
             except (ClientError, BotoCoreError) as error:
                 raise bucket_unavailable(f"{BUCKET}{name}", error) from error
-            self._buckets[name] = S3Store(client(self._output, WORK))
+            self._buckets[name] = S3Store(client(self._output, CLIENT_SETTINGS))
         return self._buckets[name]
 
 

@@ -29,7 +29,7 @@ from headway_api.artifacts import Layout
 from headway_api.conditions import Condition, merge
 from headway_api.config import Identity
 from headway_api.exits import JobError, job_error, not_final
-from headway_api.finishing import LAST_WORD_SECONDS
+from headway_api.finishing import LAST_STATUS_SECONDS
 from headway_api.grants import Grant
 from headway_api.keys import Key, Keys
 from headway_api.records import EpisodeRecord
@@ -400,7 +400,7 @@ class Process(ABC):
             JobError: `StatusNotWritten`, retriable.
         """
         self._budget.close()
-        if not await self._status.settle(LAST_WORD_SECONDS):
+        if not await self._status.settle(LAST_STATUS_SECONDS):
             raise JobError("StatusNotWritten", "the API server does not accept the status", permanent=False)
         self._status_written = True
 

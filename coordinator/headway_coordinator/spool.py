@@ -29,7 +29,7 @@ from headway_api.records import (
     StepReport,
     WeightsManifest,
 )
-from headway_api.run_files import standing
+from headway_api.run_files import valid_and_undone
 from headway_api.store import ObjectNotFoundError, Store, StoreDeniedError, bucket_unavailable, get_each
 from headway_api.stored import group as stored_group
 from headway_api.stored import parsed, read_each
@@ -119,7 +119,7 @@ class Spool:
 
     def replay(self) -> Replay:
         """Read what a restarted coordinator needs. Groups that a summary covers are not read."""
-        reports, undone = standing(self._reports())
+        reports, undone = valid_and_undone(self._reports())
         listed = self._validation_groups()
         summaries = self._summaries(listed, reports[-1].step if reports else -1)
         validations: dict[int, list[GroupRecord]] = {}
@@ -216,7 +216,7 @@ class Spool:
 
     def latest(self) -> PolicyVersion | None:
         """Version of the newest valid step; None before the learner has taken any."""
-        reports, _ = standing(self._reports())
+        reports, _ = valid_and_undone(self._reports())
         return reports[-1].version if reports else None
 
     def take_start_number(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from headway_api.finishing import FAREWELL_SECONDS
+from headway_api.finishing import LEARNER_END_SECONDS
 from headway_api.store import Store
 from headway_coordinator import whole_weights
 from headway_coordinator.learner_api import LearnerApi
@@ -27,6 +27,6 @@ async def until_exported(training: Training, store: Store) -> None:
 async def until_informed(api: LearnerApi) -> None:
     """Wait until the learner knows that the job has ended."""
     with suppress(TimeoutError):
-        async with asyncio.timeout(FAREWELL_SECONDS):
+        async with asyncio.timeout(LEARNER_END_SECONDS):
             while not api.has_sent_finished:
                 await asyncio.sleep(0.2)

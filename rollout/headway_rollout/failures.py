@@ -26,8 +26,8 @@ CONSEQUENCES: Final = (
 LOADABLE: Final = (
     "give a complete Hugging Face folder (config.json, safetensors weights) of a model that this vLLM loads"
 )
-LOGGED: Final = "see the rollout server's log"
-PASSING: Final = (
+SEE_LOG: Final = "see the rollout server's log"
+TRANSIENT: Final = (
     "Address already in use",
     "failed to be inspected",
     "out of memory",
@@ -75,10 +75,10 @@ def before_ready(code: int, lines: Sequence[str], field: str = FIELD) -> JobErro
     if death := died(code, lines):
         return JobError("EngineKilled", f"while it loaded the model, {death}", permanent=False)
     error = last_error(lines)
-    if error is not None and any(mark in error for mark in PASSING):
+    if error is not None and any(mark in error for mark in TRANSIENT):
         return JobError("EngineNotStarted", error, permanent=False)
     message = error.rstrip(". ") if error else f"vLLM ended with exit code {code} and no error message"
-    return JobError("ModelNotLoadable", f"{message}; {LOADABLE if error else LOGGED}", field=field)
+    return JobError("ModelNotLoadable", f"{message}; {LOADABLE if error else SEE_LOG}", field=field)
 
 
 def after_ready(code: int, lines: Sequence[str]) -> JobError:

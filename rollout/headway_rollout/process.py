@@ -28,7 +28,7 @@ GONE_SECONDS: Final = 10.0
 """Seconds that vLLM's front process may outlive EngineCore. It notices the death within 5 s and ends, but
 only after every answer is sent. If EngineCore was moving weights, the front process waits for its answer
 forever."""
-LAST_WORDS_SECONDS: Final = 5.0
+REMAINING_OUTPUT_SECONDS: Final = 5.0
 """Maximum seconds to read the remaining output of an engine that was killed."""
 STOP_SECONDS: Final = 15.0
 """Seconds that vLLM may take to end after SIGTERM before its group is killed."""
@@ -67,7 +67,7 @@ class EngineProcess:
     """vLLM under its guard.
 
     Invariant: once `stop` has returned, or this process has died, no process of the engine's group is left.
-    `_bury` ensures this after `stop`. `guard` ensures it after the death of this process.
+    `_kill_group` ensures this after `stop`. `guard` ensures it after the death of this process.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class EngineProcess:
 
         After a call of `kill` it never returns, because that exit code says nothing about the engine.
         """
-        gone = asyncio.create_task(self._outlived())
+        gone = asyncio.create_task(self._core_gone_too_long())
         exited = asyncio.create_task(self._process.wait())
         try:
             await asyncio.wait({exited, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -141,11 +141,11 @@ class EngineProcess:
             gone.cancel()
         if self._killed:
             await asyncio.Event().wait()
-        await self._bury()
+        await self._kill_group()
         code = await self._process.wait()
         return code if code >= 0 else 128 - code
 
-    async def _outlived(self) -> None:
+    async def _core_gone_too_long(self) -> None:
         """Return once EngineCore has been gone for `GONE_SECONDS`."""
         await self._core_gone.wait()
         await asyncio.sleep(GONE_SECONDS)
@@ -159,20 +159,20 @@ class EngineProcess:
                 await asyncio.wait_for(self._process.wait(), STOP_SECONDS)
             except TimeoutError:
                 event(log, "engine did not end on SIGTERM", logging.WARNING, seconds=STOP_SECONDS)
-        await self._bury()
+        await self._kill_group()
 
     async def kill(self) -> None:
         """End the engine at once: no request in flight gets an answer. `lines` is complete afterwards."""
         self._killed = True
-        await self._bury()
+        await self._kill_group()
 
-    async def _bury(self) -> None:
+    async def _kill_group(self) -> None:
         """Kill the remaining processes of the group, and read the rest of their output."""
         # The error means that the group has no process left.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         await self._process.wait()
-        await asyncio.wait([self._listening], timeout=LAST_WORDS_SECONDS)
+        await asyncio.wait([self._listening], timeout=REMAINING_OUTPUT_SECONDS)
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1

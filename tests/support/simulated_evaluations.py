@@ -272,7 +272,7 @@ class Simulated:
 
     def _opening(self, name: str) -> Opening:
         prompts = [self._prompt(position) for position in range(self.case.rows)]
-        endpoint = self.job.spec.asked(name).endpoint is not None
+        endpoint = self.job.spec.entry_of(name).endpoint is not None
         return Opening(exactly(fsum(prompts) / len(prompts)), None if endpoint else CONTEXT)
 
     def _units(self) -> Iterator[Unit]:
@@ -281,7 +281,7 @@ class Simulated:
             names = tuple(each.name for each in members)
             yield Unit(names, "servers", self._opened(*names), AdaptiveSemaphore(PLACES), number, model=model)
         for each in self.job.candidates:
-            asked = self.job.spec.asked(each.name)
+            asked = self.job.spec.entry_of(each.name)
             opened = self._opened(each.name)
             if asked.endpoint is not None:
                 yield Unit(
@@ -332,7 +332,7 @@ class Simulated:
                 )
             )
             cached, held = held, held + sampled + rng.randrange(20, 90)
-        seconds = (0.4 if self.job.spec.asked(name).rescore else 2.0) * many * rng.uniform(0.8, 1.2)
+        seconds = (0.4 if self.job.spec.entry_of(name).rescore else 2.0) * many * rng.uniform(0.8, 1.2)
         self.clocks[clock] += seconds / PLACES
         ended = BEGAN + self.clocks[clock]
         return EpisodeRecord(

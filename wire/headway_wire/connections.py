@@ -43,7 +43,7 @@ class Connections:
         self.maximum = max(FEWEST, descriptors // 2)
         self.max_of_a_peer = max(FEWEST, self.maximum // 2)
         self.backlog = min(BACKLOG, max(FEWEST, self.maximum // 2))
-        self.let_go = 0
+        self.dropped = 0
         """Number of connections that were closed to make room for others, or refused for lack of room."""
         self._open: dict[asyncio.BaseTransport, Guard] = {}
         self._of_peer: Counter[str] = Counter()
@@ -69,7 +69,7 @@ class Connections:
         if transport is not None and (guard := self._open.get(transport)) is not None:
             guard.on_reset = call
 
-    def rest(self, transport: asyncio.BaseTransport | None) -> None:
+    def wait_again(self, transport: asyncio.BaseTransport | None) -> None:
         """Let a connection wait again after the answer to its request."""
         if transport is not None and (guard := self._open.get(transport)) is not None:
             self._waiting[guard] = None
@@ -80,7 +80,7 @@ class Connections:
         if (crowded or len(self._open) >= self.maximum) and not self._made_room(
             guard.peer if crowded else None
         ):
-            self.let_go += 1
+            self.dropped += 1
             return False
         self._open[guard.transport] = guard
         self._of_peer[guard.peer] += 1
@@ -103,7 +103,7 @@ class Connections:
         oldest = next((guard for guard in self._waiting if guard.peer == peer), None)
         if oldest is None:
             return False
-        self.let_go += 1
+        self.dropped += 1
         self.forget(oldest)
         oldest.transport.abort()
         return True

@@ -87,7 +87,7 @@ async def _rests(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     finally:
-        request.config_dict[CONNECTIONS].rest(request.transport)
+        request.config_dict[CONNECTIONS].wait_again(request.transport)
 
 
 def known(request: web.Request) -> None:

@@ -147,7 +147,7 @@ def parts_of(job: EvalConfig, rows: int, known: Mapping[str, Opening]) -> list[P
     contexts = [each.context_length for each in known.values() if each.context_length]
     found = []
     for candidate in job.candidates:
-        asked, opening = spec.asked(candidate.name), known.get(candidate.name, Opening())
+        asked, opening = spec.entry_of(candidate.name), known.get(candidate.name, Opening())
         alone = f"candidate/{candidate.name}"
         shared = Part(candidate.name, rows, spec.evaluation.group_size, {}, unit=alone)
         if asked.endpoint is not None:

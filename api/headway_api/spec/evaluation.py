@@ -42,7 +42,7 @@ _NAMED = (
 )
 
 
-def _asked(spec: "RLEvalJobSpec") -> Iterator[tuple[str, str]]:
+def _gated_metrics(spec: "RLEvalJobSpec") -> Iterator[tuple[str, str]]:
     """Each metric that the gate names, with the task on which the gate judges this metric."""
     if spec.gate is not None:
         yield spec.gate.metric, spec.gate.task
@@ -61,7 +61,9 @@ def _of_each(condition: str) -> str:
 
 def _k_is_asked(spec: "RLEvalJobSpec") -> bool:
     known = {str(k) for k in spec.evaluation.pass_k}
-    return all(metric.split("_")[2] in known for metric, _ in _asked(spec) if re.search(PASSES, metric))
+    return all(
+        metric.split("_")[2] in known for metric, _ in _gated_metrics(spec) if re.search(PASSES, metric)
+    )
 
 
 _K_IS_ASKED: Final = _of_each(
@@ -74,7 +76,7 @@ def _suite_has_tries(spec: "RLEvalJobSpec") -> bool:
     epochs = {suite.name: suite.epochs for suite in spec.suites}
     return all(
         int(metric.split("_")[2]) <= epochs[task]
-        for metric, task in _asked(spec)
+        for metric, task in _gated_metrics(spec)
         if task in epochs and re.search(PASSES, metric)
     )
 
@@ -86,7 +88,7 @@ _SUITE_HAS_TRIES: Final = _of_each(
 
 def _has_turn_limit(spec: "RLEvalJobSpec") -> bool:
     suites = {suite.name for suite in spec.suites}
-    tasks = [task for metric, task in _asked(spec) if metric == TURN_LIMIT]
+    tasks = [task for metric, task in _gated_metrics(spec) if metric == TURN_LIMIT]
     return not tasks or (spec.agent.is_builtin and suites.isdisjoint(tasks))
 
 
@@ -394,7 +396,7 @@ class RLEvalJobSpec(SpecModel):
                 found.append(candidate.name + BASE_SUFFIX)
         return found
 
-    def asked(self, name: str) -> Candidate:
+    def entry_of(self, name: str) -> Candidate:
         """The spec's entry for a candidate. For a base model that `withBase` added, this is the entry of the
         tuned candidate."""
         by_name = {candidate.name: candidate for candidate in self.candidates}
@@ -402,7 +404,7 @@ class RLEvalJobSpec(SpecModel):
 
     def takes_suites(self, name: str) -> bool:
         """Whether a candidate is measured on the suites. Only candidates with `rescore` are not."""
-        return self.asked(name).rescore is None
+        return self.entry_of(name).rescore is None
 
     @property
     def opens_gateway(self) -> bool:

@@ -20,7 +20,7 @@ MORE_IS_BETTER: Final = (
     "completion",
     "format",
 )
-"""Measures that are better when higher, without pass@k and names that begin with a prefix of `OPEN`."""
+"""Measures that are better when higher, without pass@k and names that begin with a prefix of `OPEN_PREFIXES`."""
 LESS_IS_BETTER: Final = (
     "turns",
     "prompt_tokens",
@@ -40,15 +40,15 @@ LESS_IS_BETTER: Final = (
 )
 """Measures that are better when lower, without those of single tools (`OF_A_TOOL`)."""
 OF_A_TOOL: Final = "tool_calls_"
-OPEN: Final = ("metric_", OF_A_TOOL)
+OPEN_PREFIXES: Final = ("metric_", OF_A_TOOL)
 """Prefixes of measures whose names end in the name of an environment's metric or of a tool."""
-NEVER_REPORTED: Final = (*OPEN, "metric_completion", "metric_format")
-"""Names that begin with a prefix of `OPEN` but that no measure has. The metrics `completion` and `format` of
+NEVER_REPORTED: Final = (*OPEN_PREFIXES, "metric_completion", "metric_format")
+"""Names that begin with a prefix of `OPEN_PREFIXES` but that no measure has. The metrics `completion` and `format` of
 an environment become measures without a prefix."""
 METRIC_LENGTH: Final = len(OF_A_TOOL) + 64
 """Maximum characters of a metric's name: the longest prefix, and 64 for the name of a metric or a tool."""
 PASSES: Final = "^pass_(at|power)_[1-9][0-9]*(_by_reward)?$"
-SHARES: Final = (
+SHARE_MEASURES: Final = (
     "success",
     "success_by_reward",
     "failed_tool_calls",
@@ -59,7 +59,7 @@ SHARES: Final = (
     "infra_error",
 )
 """Measures that are shares of tries or of tool calls. pass@k, a mean over rows, also lies between 0 and 1."""
-UP_TO_1: Final = (*SHARES, "completion")
+BETWEEN_0_AND_1: Final = (*SHARE_MEASURES, "completion")
 """Measures that lie between 0 and 1. An environment may report its own `completion`, in the same unit."""
 SHARE: Final = "^(0([.][0-9]*)?|1([.]0*)?)$"
 """Pattern of a number from 0 to 1. Rules compare the text, because CEL's numbers are less exact."""
@@ -75,7 +75,7 @@ def _listed(names: tuple[str, ...]) -> str:
 
 def _is_known(metric: str) -> bool:
     static = metric in MORE_IS_BETTER + LESS_IS_BETTER
-    opened = metric.startswith(OPEN) and metric not in NEVER_REPORTED
+    opened = metric.startswith(OPEN_PREFIXES) and metric not in NEVER_REPORTED
     return static or opened or re.search(PASSES, metric) is not None
 
 
@@ -84,10 +84,10 @@ def _less_is_better(metric: str) -> bool:
 
 
 def _is_share(metric: str) -> bool:
-    return metric in UP_TO_1 or re.search(PASSES, metric) is not None
+    return metric in BETWEEN_0_AND_1 or re.search(PASSES, metric) is not None
 
 
-_IS_SHARE: Final = f"(self.metric in {_listed(UP_TO_1)} || self.metric.matches('{PASSES}'))"
+_IS_SHARE: Final = f"(self.metric in {_listed(BETWEEN_0_AND_1)} || self.metric.matches('{PASSES}'))"
 
 
 MetricName = Annotated[
@@ -96,7 +96,8 @@ MetricName = Annotated[
     Rule(
         f"self in {_listed(MORE_IS_BETTER + LESS_IS_BETTER)} || "
         + " || ".join(
-            f"(self.startsWith('{prefix}') && !(self in {_listed(NEVER_REPORTED)}))" for prefix in OPEN
+            f"(self.startsWith('{prefix}') && !(self in {_listed(NEVER_REPORTED)}))"
+            for prefix in OPEN_PREFIXES
         )
         + f" || self.matches('{PASSES}')",
         "the metric of a gate must be a measure with an interval that docs/evaluation.md names; of the "

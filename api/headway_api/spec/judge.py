@@ -96,7 +96,7 @@ class Judge(SpecModel):
     """Whether the job reuses the answer to an equal earlier question, at no cost."""
 
     @property
-    def whom(self) -> dict[str, str | None]:
+    def identity(self) -> dict[str, str | None]:
         """Identity of the model that answers: where it comes from, or its endpoint. The key of a stored
         answer includes it, so judges with different models never share answers."""
         if self.model is not None:

@@ -52,7 +52,7 @@ def kinds(job: EvalConfig, contexts: Mapping[str, int]) -> Iterator[GroupKind]:
     """
     spec = job.spec
     for candidate in job.candidates:
-        asked = spec.asked(candidate.name)
+        asked = spec.entry_of(candidate.name)
         sampled_by: SampledBy = "endpoint" if asked.endpoint else "nobody" if asked.rescore else "servers"
         if sampled_by == "servers" and candidate.name not in contexts:
             continue

@@ -57,7 +57,7 @@ def model_fields(name: str, spec: RLEvalJobSpec) -> tuple[str, str]:
 
     A trained candidate, and the base model that is measured with it, take both from the training job.
     """
-    asked = spec.asked(name)
+    asked = spec.entry_of(name)
     if asked.model is not None:
         return field_of(name, "model.base"), field_of(name, "model.contextLength")
     job = field_of(asked.name, "checkpoint.job")

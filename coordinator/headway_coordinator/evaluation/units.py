@@ -120,7 +120,7 @@ class Units:
             )
             yield Unit(names, "servers", bring_up, limiter, number, model=model, limits=self._limits)
         for resolved in self.job.candidates:
-            asked = self._spec.asked(resolved.name)
+            asked = self._spec.entry_of(resolved.name)
             if asked.endpoint is not None:
                 limiter = AdaptiveSemaphore(min(concurrency, episodes_at_once(self._spec, asked.endpoint)))
                 bring_up, model = partial(self._at_endpoint, asked, limiter), asked.endpoint.model

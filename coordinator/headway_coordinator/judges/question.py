@@ -52,9 +52,9 @@ def prepared(question: Question, judge: Judge) -> PreparedQuestion:
     Raises:
         OutOfBoundsError: the question is too large.
     """
-    whom = {**judge.whom, "most": judge.max_tokens}
+    identity = {**judge.identity, "most": judge.max_tokens}
     what = {"messages": question.messages, "schema": question.answer_schema}
-    text = json.dumps({"judge": whom, **what}, sort_keys=True, allow_nan=False)
+    text = json.dumps({"judge": identity, **what}, sort_keys=True, allow_nan=False)
     if len(text) > MAX_QUESTION:
         raise OutOfBoundsError(f"the question has {len(text)} bytes; ask with {MAX_QUESTION} at most")
     digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()

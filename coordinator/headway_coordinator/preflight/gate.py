@@ -79,7 +79,7 @@ def check_prices(job: EvalConfig, book: prices.DatedPrices) -> str:
 def classes(job: EvalConfig, name: str) -> Iterator[str]:
     """The classes of a candidate's usage, named as in the bill. Empty for an unresolved candidate."""
     resolved = next((each for each in job.candidates if each.name == name), None)
-    asked = job.spec.asked(name)
+    asked = job.spec.entry_of(name)
     if resolved is None:
         return
     yield UsageClass.SANDBOX_SECONDS
@@ -124,7 +124,7 @@ def _of_known_tools(spec: RLEvalJobSpec) -> Iterator[tuple[str, str]]:
 
     Suites, agents with their own loop, and stored episodes may have other tools than the environment.
     """
-    if not spec.agent.is_builtin or any(spec.asked(name).rescore for name in _judged(spec)):
+    if not spec.agent.is_builtin or any(spec.entry_of(name).rescore for name in _judged(spec)):
         return
     suites = {suite.name for suite in spec.suites}
     for field, metric, task in _asked(spec):

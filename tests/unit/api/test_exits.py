@@ -30,7 +30,7 @@ def test_what_a_process_of_ours_writes_is_read_as_it_is() -> None:
 def test_an_invalid_reason_becomes_a_fixed_one(reason: str) -> None:
     found = exits.parse(words(reason=reason))
     assert found is not None
-    assert found.reason == exits.UNTOLD
+    assert found.reason == exits.DEFAULT_REASON
     assert found.message == "no rows"
 
 

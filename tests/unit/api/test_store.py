@@ -367,4 +367,4 @@ def test_the_store_is_where_the_spec_says(
 ) -> None:
     monkeypatch.setenv(variable, "http://169.254.169.254")
     output = OutputSpec(uri="s3://bucket/out", endpoint_url=own, region="eu-west-1")
-    assert store.client(output, store.LOOK).meta.endpoint_url == used
+    assert store.client(output, store.PROBE_SETTINGS).meta.endpoint_url == used

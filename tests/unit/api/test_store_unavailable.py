@@ -110,7 +110,7 @@ def test_an_upload_in_parts_is_given_up_once(bucket: AbsentBucket, tmp_path: Pat
     bucket.leave_once_asked("partNumber=1", 503)
     with pytest.raises(StoreUnavailableError):
         store.upload(large, "s3://bucket/large")
-    assert 1 <= bucket.asked_by["DELETE"] <= stores.WORK["retries"]["total_max_attempts"]
+    assert 1 <= bucket.asked_by["DELETE"] <= stores.CLIENT_SETTINGS["retries"]["total_max_attempts"]
 
 
 def test_an_ending_process_stops_waiting(bucket: AbsentBucket) -> None:
@@ -148,8 +148,10 @@ def test_the_first_look_does_not_wait(bucket: AbsentBucket) -> None:
     with pytest.raises(JobError, match="bucket 'bucket' cannot be used") as refused:
         open_store(output(bucket), NoPatience())
     assert refused.value.termination.reason == "BucketUnavailable"
-    attempts = stores.LOOK["retries"]["total_max_attempts"]
-    assert attempts * max(stores.LOOK["connect_timeout"], stores.LOOK["read_timeout"]) <= 15
+    attempts = stores.PROBE_SETTINGS["retries"]["total_max_attempts"]
+    assert (
+        attempts * max(stores.PROBE_SETTINGS["connect_timeout"], stores.PROBE_SETTINGS["read_timeout"]) <= 15
+    )
 
 
 class NoIdentity(FileStore):

@@ -14,7 +14,7 @@ from headway_api.artifacts import Layout
 from headway_api.config import JobConfig
 from headway_api.exits import RESTART, JobError
 from headway_api.records import Purpose
-from headway_api.run_files import standing
+from headway_api.run_files import valid_and_undone
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.spec.trust import EvaluationSpec
 from headway_api.store import FileStore
@@ -38,10 +38,10 @@ def test_unwritable_bucket_is_named_before_anything_starts() -> None:
 def test_steps_beyond_the_newest_version_are_undone() -> None:
     """The learner took steps 1 to 4, resumed at the durable step 2, and has taken step 3 again."""
     found = [report(0), report(1), report(2, 1), report(3, 1), report(4)]
-    kept, undone = standing(found[::-1])
+    kept, undone = valid_and_undone(found[::-1])
     assert [str(r.version) for r in kept] == ["0.0", "0.1", "1.2", "1.3"]
     assert [str(r.version) for r in undone] == ["0.4"]
-    assert standing([]) == ([], [])
+    assert valid_and_undone([]) == ([], [])
 
 
 @pytest.mark.parametrize(("pointer", "durable"), [(None, 1), (2, 2), (3, 3), (9, 3)])

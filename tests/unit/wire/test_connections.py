@@ -33,10 +33,10 @@ class Bench:
 
     async def open(self, peer: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A connection from that address, up and known to the server or let go of by it."""
-        before = len(self.made) + self.connections.let_go
+        before = len(self.made) + self.connections.dropped
         found = await asyncio.open_connection("127.0.0.1", self.port, local_addr=(peer, 0))
         async with asyncio.timeout(20):
-            while len(self.made) + self.connections.let_go == before:
+            while len(self.made) + self.connections.dropped == before:
                 await asyncio.sleep(0.001)
         return found
 
@@ -83,7 +83,7 @@ async def test_a_flood_from_many_peers_ends_the_largest_one() -> None:
             for _ in range(30):
                 await b.open(peer)
         assert [await alive(one) for one in few] == [True] * 4
-        assert b.connections.let_go == 4 + 90 - 64
+        assert b.connections.dropped == 4 + 90 - 64
 
 
 async def test_a_request_that_is_known_makes_no_room() -> None:
@@ -108,4 +108,4 @@ async def test_a_connection_that_ends_leaves_its_place() -> None:
             async with asyncio.timeout(20):
                 while not b.made[-1].is_closing():
                     await asyncio.sleep(0.001)
-        assert b.connections.let_go == 0
+        assert b.connections.dropped == 0
