@@ -48,7 +48,7 @@ class Split:
         return [normalized(content({name: row.get(name) for name in columns})) for row in self.rows]
 
     @cached_property
-    def telling(self) -> tuple[str, ...] | None:
+    def distinguishing_columns(self) -> tuple[str, ...] | None:
         """The columns that tell rows apart by their content: no ids, and nothing that all rows share.
 
         None: a column has the prompt, or no column has text. Then rows are compared by prompt.
@@ -56,14 +56,14 @@ class Split:
         if self.prompt_column is not None or any("prompt" in row for row in self.rows):
             return None
         columns = {name: [row.get(name) for row in self.rows] for row in self.rows for name in row}
-        telling = tuple(
+        found = tuple(
             name for name, values in columns.items() if not _is_id(values) and not _is_constant(values)
         )
-        return telling if any(_is_text(value) for name in telling for value in columns[name]) else None
+        return found if any(_is_text(value) for name in found for value in columns[name]) else None
 
     def quoted(self, row: int) -> str:
         """A row's prompt, or its first text, cut to the length that fits a message."""
-        found = (self.rows[row].get(name) for name in self.telling or ())
+        found = (self.rows[row].get(name) for name in self.distinguishing_columns or ())
         text = next(filter(_is_text, found), None) or prompt_of(self.rows[row], self.prompt_column)
         text = " ".join(text.split())
         return f'"{text[:MAX_CHARACTERS]}{"..." if len(text) > MAX_CHARACTERS else ""}"'
@@ -114,14 +114,14 @@ def check(splits: Sequence[Split], *, allowed: bool) -> list[str]:
 
 def _common(one: Split, other: Split) -> list[str]:
     """The columns by which rows of two splits are compared; empty if their prompts are compared instead."""
-    if one.telling is None or other.telling is None:
+    if one.distinguishing_columns is None or other.distinguishing_columns is None:
         return []
-    return [name for name in one.telling if name in other.telling]
+    return [name for name in one.distinguishing_columns if name in other.distinguishing_columns]
 
 
 def _twice(splits: Sequence[Split]) -> Iterator[str]:
     for split in splits:
-        if split.name != TRAIN and (found := repeated(split.keys(split.telling or ()))):
+        if split.name != TRAIN and (found := repeated(split.keys(split.distinguishing_columns or ()))):
             yield _overlap(found, split, split, "repeat the prompt, except for case and punctuation, of")
 
 

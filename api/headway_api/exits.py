@@ -102,8 +102,8 @@ def not_final(done_before: bool = True) -> Iterator[None]:
 def parse(message: str | None) -> Termination | None:
     """Read a container's termination message; None if it is not a `Termination`.
 
-    Any program in the pod may write it, so it is checked against bounds. An invalid reason becomes `DEFAULT_REASON`,
-    an invalid path is dropped, and the message is shortened and made printable.
+    Any program in the pod may write it, so it is checked against bounds. An invalid reason becomes
+    `DEFAULT_REASON`, an invalid path is dropped, and the message is shortened and made printable.
     """
     if not message:
         return None

@@ -60,7 +60,7 @@ class Used:
     model: str | None = None
 
     @property
-    def whose(self) -> str | None:
+    def product_or_model(self) -> str | None:
         """Product or model, on which the price depends besides class and day."""
         return self.product or self.model
 
@@ -82,7 +82,10 @@ def used(
 def rows(job: Identity, found: Iterable[Used], price: Price, edition: Callable[[date], str]) -> Iterator[Row]:
     """The table's rows. `edition` names the price book's entry of a day."""
     with localcontext(EXACT):
-        yield from [_row(job, each, price(each.usage_class, each.day, each.whose), edition) for each in found]
+        yield from [
+            _row(job, each, price(each.usage_class, each.day, each.product_or_model), edition)
+            for each in found
+        ]
 
 
 def _row(job: Identity, each: Used, price: Decimal | None, edition: Callable[[date], str]) -> Row:
@@ -91,7 +94,11 @@ def _row(job: Identity, each: Used, price: Decimal | None, edition: Callable[[da
     quantity = Decimal(repr(each.quantity))
     cost = None if price is None else _text(price * quantity)
     unit_price = None if price is None else _text(price * many)
-    sku = each.usage_class.value if each.whose is None else f"{each.usage_class.value}/{each.whose}"
+    sku = (
+        each.usage_class.value
+        if each.product_or_model is None
+        else f"{each.usage_class.value}/{each.product_or_model}"
+    )
     month = each.day.replace(day=1)
     return {
         "BilledCost": cost,

@@ -29,7 +29,7 @@ from typing import Final, NamedTuple
 from headway_analysis.estimate import limits
 from headway_analysis.estimate.amounts import NOTHING, Range, Usage, added, exactly, multiplied, ordered
 from headway_analysis.estimate.limits import RETRIED, Limits
-from headway_analysis.estimate.measured import HELD_OUT, IN_TRAINING, NOBODY, OF_TRAINING, Measured
+from headway_analysis.estimate.measured import HELD_OUT, IN_TRAINING, NOTHING_MEASURED, OF_TRAINING, Measured
 from headway_analysis.estimate.plan import accelerators_of
 from headway_analysis.estimate.whole import (
     DISCARDED,
@@ -109,7 +109,7 @@ class PartProgress:
     part: Part
     left: int
     """Groups that are still to be played; 0 if the candidate has failed."""
-    measured: Measured = NOBODY
+    measured: Measured = NOTHING_MEASURED
     """What its episodes used so far, by key of the bill."""
 
 
@@ -243,7 +243,7 @@ def of_evaluation(
     """
     done, servers = spent or Spent(), sets or Sets()
     ahead = [each for each in standings if each.left > 0]
-    known = any(each.measured.tells for each in standings) or not ahead
+    known = any(each.measured.is_sufficient for each in standings) or not ahead
     rest = added(_rest(each, standings) for each in ahead)
     time = _ahead(standings, servers)
     if time is not None:
@@ -264,7 +264,7 @@ def _unknown(
     ahead: Sequence[PartProgress], standings: Sequence[PartProgress], sets: Sets, time: _Ahead | None
 ) -> list[str]:
     """Classes whose usage cannot be estimated."""
-    guessed = [each for each in ahead if not each.measured.tells and not _sources(each, standings)]
+    guessed = [each for each in ahead if not each.measured.is_sufficient and not _sources(each, standings)]
     judges = OF_JUDGES if any(each.part.judged for each in guessed) else ()
     waits = time is None and sets.accelerators and any(each.part.on_servers for each in ahead)
     return [*judges, *([ACCELERATORS] if waits else [])]
@@ -274,7 +274,7 @@ def _rest(one: PartProgress, standings: Sequence[PartProgress]) -> dict[str, Ran
     """What the remaining groups of a part will use, by key of the bill."""
     theirs = _alike(one, sources) if (sources := _sources(one, standings)) else None
     episode: Usage
-    if not one.measured.tells:
+    if not one.measured.is_sufficient:
         episode = one.part.limits if theirs is None else theirs
     else:
         own = sampled(one.measured, one.left, exactly(1.0), 1.0)
@@ -300,7 +300,7 @@ def _sources(one: PartProgress, standings: Sequence[PartProgress]) -> list[PartP
         each
         for each in standings
         if each is not one
-        and each.measured.tells
+        and each.measured.is_sufficient
         and each.part.suite == one.part.suite
         and (one.part.sampled_by == "nobody" or each.part.sampled_by != "nobody")
     ]

@@ -18,7 +18,7 @@ OWN_TURNS: Final = 32
 """Maximum turns assumed for an agent with its own loop, whose turns the spec does not limit."""
 RETRIED: Final = 0.1
 """Share of episodes that are lost and retried, at worst."""
-TEACHING: Final = 0.5
+GRADIENT_SHARE: Final = 0.5
 """The likely share of groups that have a gradient. In the others all rewards are equal."""
 
 
@@ -71,7 +71,7 @@ def of_episode(prompt: Range, limits: Limits) -> dict[str, Range]:
         UsageClass.PREFILL: ordered(prompt.low / max(1, limits.group_size), computed, turns * context),
         UsageClass.CACHED_PREFILL: ordered(0.0, prompts - computed, turns * context),
         UsageClass.SAMPLE: sampled,
-        UsageClass.TRAIN: ordered(0.0, grown * TEACHING, context),
+        UsageClass.TRAIN: ordered(0.0, grown * GRADIENT_SHARE, context),
         UsageClass.DISCARDED: ordered(0.0, 0.0, RETRIED * (turns * context + sampled.high)),
         UsageClass.SANDBOX_SECONDS: ordered(0.0, middle(1.0, limits.seconds), limits.seconds),
     }

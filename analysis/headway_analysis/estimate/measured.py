@@ -93,12 +93,12 @@ class Measured:
     """`BilledGroup.row_tokens` of one episode: the trained tokens if every group has a gradient."""
 
     @property
-    def tells(self) -> bool:
+    def is_sufficient(self) -> bool:
         """Whether there are enough groups to give a mean and a spread."""
         return any(mean.count >= FEWEST for mean in self.means.values())
 
 
-NOBODY: Final = Measured()
+NOTHING_MEASURED: Final = Measured()
 
 
 def measure(groups: Sequence[BilledGroup], weights: Sequence[float] | None = None) -> Measured:

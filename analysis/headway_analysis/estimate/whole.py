@@ -6,8 +6,8 @@ These assumptions replace what cannot be measured:
 * training may make episodes longer or shorter. So for what is left, low is divided by `DRIFT` and high
   multiplied by it. The factor falls as training goes on;
 * the share of groups with a gradient changes during training. So the range of training tokens is widened by
-  the factor `TEACHING` in the same way. If the tokens of groups are known, high is their number for the case
-  that every group has a gradient;
+  the factor `GRADIENT_FACTOR` in the same way. If the tokens of groups are known, high is their number for
+  the case that every group has a gradient;
 * held-out episodes are like training episodes, until some were measured. They share their prompt with fewer
   other episodes, so servers find less of the prompt in their cache;
 * prices are those of the day on which the estimate is made.
@@ -21,7 +21,7 @@ from decimal import Decimal, localcontext
 from typing import Final, Literal, NamedTuple
 
 from headway_analysis.estimate.amounts import Range, Usage, added, exactly, multiplied, ordered
-from headway_analysis.estimate.measured import HELD_OUT, NOBODY, Mean, Measured, held_out
+from headway_analysis.estimate.measured import HELD_OUT, NOTHING_MEASURED, Mean, Measured, held_out
 from headway_analysis.estimate.plan import Left, Plan, everything
 from headway_api.prices import ACCELERATORS, EXACT, class_of, whose
 from headway_api.prices import of as of_model
@@ -31,7 +31,7 @@ Basis = Literal["Data", "Preflight", "Running"]
 Price = Callable[[str], Decimal | None]
 """Key of the bill (`prices.of`) -> US dollars of one token or second; None if it has no price."""
 DRIFT: Final = 1.5
-TEACHING: Final = 2.0
+GRADIENT_FACTOR: Final = 2.0
 PACE: Final = 2.0
 """The factor by which ranges of seconds are widened: no learner ran while these were measured."""
 UNSEEN: Final = 3.0
@@ -112,7 +112,7 @@ def by_episodes(
     price: Price,
     *,
     spent: Spent | None = None,
-    evaluated: Measured = NOBODY,
+    evaluated: Measured = NOTHING_MEASURED,
     step: Mean | None = None,
     ahead: Range | None = None,
 ) -> Estimate:
@@ -125,13 +125,13 @@ def by_episodes(
         training: what episodes of training or of the preflight used.
         price: today's prices.
         spent: what the ledger has recorded; None if there is no ledger.
-        evaluated: what held-out episodes used, in the classes of training; `NOBODY` if none was measured.
+        evaluated: what held-out episodes used, in the classes of training; `NOTHING_MEASURED` if none.
         step: training tokens of a step; None if no step was taken.
         ahead: seconds until the end; None if they are unknown.
     """
     if plan.why:
         return Estimate(basis, why=plan.why)
-    if not training.tells:
+    if not training.is_sufficient:
         return Estimate(basis, episodes=training.episodes, why=too_few(training))
     done = spent or Spent()
     share = min(1.0, left.steps / plan.steps)
@@ -139,7 +139,7 @@ def by_episodes(
     rest = added(
         [
             sampled(training, left.groups, exactly(left.groups * plan.group_size), drift),
-            {TRAIN: _trained(plan, left, training, step, drift, 1 + (TEACHING - 1) * share)},
+            {TRAIN: _trained(plan, left, training, step, drift, 1 + (GRADIENT_FACTOR - 1) * share)},
             _evaluated(plan, left, training, evaluated, drift),
         ]
     )
@@ -247,7 +247,7 @@ def _evaluated(
     plan: Plan, left: Left, training: Measured, evaluated: Measured, drift: float
 ) -> dict[str, Range]:
     """What the remaining held-out episodes and those of the preflight will use."""
-    source = evaluated if evaluated.tells else _apart(training, plan.tries)
+    source = evaluated if evaluated.is_sufficient else _apart(training, plan.tries)
     episodes = exactly(left.validation).plus(left.test)
     own = sampled(source, episodes.likely / max(1, plan.tries), episodes, drift)
     preflight = sampled(training, left.preflight / plan.group_size, exactly(left.preflight), drift)

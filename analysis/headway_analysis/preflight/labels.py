@@ -26,7 +26,7 @@ LIKELY: Final = frozenset(("target", "targets", "gold", "golden", "reference", "
 """Words in a column's name that mark it as the label's column, if prompts do not contain its values."""
 ABOUT: Final = frozenset(("format", "type", "types", "set", "schema", "id", "template", "count", "column"))
 """Words in a column's name that mark it as a description of labels, not as labels."""
-TOLD: Final = SURE | {"ground"}
+REVEALING: Final = SURE | {"ground"}
 """Words in a text, or in the name of a tool's field, that mark a value as the label."""
 USUAL_TAGS: Final = ("final_output", "answer", "final_answer", "output", "result")
 ANSWERING: Final = frozenset(

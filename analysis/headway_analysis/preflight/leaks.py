@@ -10,7 +10,7 @@ from typing import Any, Final
 from headway_analysis.preflight.answers import LONGEST, objects_in
 from headway_analysis.preflight.conversation import folded, prompt_text
 from headway_analysis.preflight.evidence import Sampled, ToolResult
-from headway_analysis.preflight.labels import TOLD, Label, label_answer, words_of
+from headway_analysis.preflight.labels import REVEALING, Label, label_answer, words_of
 
 NEAR: Final = 40
 """Characters before a value in which a word may mark the value as the label."""
@@ -53,7 +53,7 @@ def _after_a_word(value: Any, text: str, label: Label) -> str | None:
     for match in re.finditer(rf"(?<![\w.]){re.escape(wanted)}(?![\w])", text):
         before = text[max(0, match.start() - NEAR) : match.start()].rpartition("\n")[2]
         tied = re.search(r"([A-Za-z][\w ]*?)[\"'`*]*\s*(?:[:=]|\bis\b)\s*[\"'`*(<\[]*$", before)
-        if tied and (words_of(tied.group(1)) & TOLD or tied.group(1).strip().lower() == column):
+        if tied and (words_of(tied.group(1)) & REVEALING or tied.group(1).strip().lower() == column):
             return f"{before}{match.group()}".strip()
     return None
 
@@ -69,7 +69,7 @@ def in_tool(one: Sampled, label: Label) -> tuple[ToolResult, str] | None:
         if _computed(one, result):
             continue
         for name, found in _fields(_read(result.content), DEPTH):
-            is_named = words_of(name) & TOLD or (label.named and name.lower() == label.column.lower())
+            is_named = words_of(name) & REVEALING or (label.named and name.lower() == label.column.lower())
             if is_named and found not in (None, "") and _equal(found, value):
                 return result, name
     return None

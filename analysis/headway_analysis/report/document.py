@@ -232,7 +232,7 @@ def differing(tries: Iterable[Try]) -> int:
     return sum(each.differing_answers for each in tries)
 
 
-def otherwise(answers: int) -> list[str]:
+def differing_answers_note(answers: int) -> list[str]:
     """A text, if tools answered differently than in the run that is scored again; else an empty list.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Final
 
 from headway_analysis.comparison import COMPARED, HEADLINE
 from headway_analysis.measures.candidate import ALL
-from headway_analysis.report.document import gaps, otherwise
+from headway_analysis.report.document import differing_answers_note, gaps
 from headway_analysis.statistics.differences import Finding
 from headway_api.document import JsonView
 
@@ -209,7 +209,7 @@ def _scored_again(report: JsonView) -> str:
     lines = [
         f"- {_cell(each['name'])}: {_cell(text)}."
         for each in report["candidates"]
-        for text in otherwise(each["differingAnswers"])
+        for text in differing_answers_note(each["differingAnswers"])
     ]
     return _section("Scored again", "\n".join(lines))
 

@@ -20,7 +20,7 @@ MORE_IS_BETTER: Final = (
     "completion",
     "format",
 )
-"""Measures that are better when higher, without pass@k and names that begin with a prefix of `OPEN_PREFIXES`."""
+"""Measures that are better when higher, without pass@k and names that begin with one of `OPEN_PREFIXES`."""
 LESS_IS_BETTER: Final = (
     "turns",
     "prompt_tokens",
@@ -43,8 +43,8 @@ OF_A_TOOL: Final = "tool_calls_"
 OPEN_PREFIXES: Final = ("metric_", OF_A_TOOL)
 """Prefixes of measures whose names end in the name of an environment's metric or of a tool."""
 NEVER_REPORTED: Final = (*OPEN_PREFIXES, "metric_completion", "metric_format")
-"""Names that begin with a prefix of `OPEN_PREFIXES` but that no measure has. The metrics `completion` and `format` of
-an environment become measures without a prefix."""
+"""Names that begin with one of `OPEN_PREFIXES` but that no measure has. The metrics `completion` and
+`format` of an environment become measures without a prefix."""
 METRIC_LENGTH: Final = len(OF_A_TOOL) + 64
 """Maximum characters of a metric's name: the longest prefix, and 64 for the name of a metric or a tool."""
 PASSES: Final = "^pass_(at|power)_[1-9][0-9]*(_by_reward)?$"

@@ -15,7 +15,7 @@ from headway_analysis.estimate import whole
 from headway_analysis.estimate.amounts import NOTHING
 from headway_analysis.estimate.before import of_training_job, plan_of
 from headway_analysis.estimate.made import Made
-from headway_analysis.estimate.measured import NOBODY, Measured
+from headway_analysis.estimate.measured import NOTHING_MEASURED, Measured
 from headway_analysis.estimate.tally import Tally
 from headway_analysis.estimate.whole import Estimate
 from headway_analysis.preflight.expected import ahead
@@ -55,7 +55,7 @@ class TrainingEstimates(Estimates[Training]):
         self._heard = 0
         self._running: tuple[tuple[int, ...], Made] | None = None
         """The running estimate, with its inputs."""
-        self._baseline = NOBODY
+        self._baseline = NOTHING_MEASURED
         self.plan = plans.Plan(0, 1, 1, why="the data is not read yet")
 
     def _learn(self, events: Sequence[UsageEvent]) -> None:
@@ -150,7 +150,7 @@ class TrainingEstimates(Estimates[Training]):
             "Running",
             plan,
             left,
-            lately if lately.tells else self._baseline,
+            lately if lately.is_sufficient else self._baseline,
             self.price,
             spent=self._spent(seconds),
             evaluated=evaluated,

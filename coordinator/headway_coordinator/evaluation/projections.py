@@ -8,7 +8,7 @@ from datetime import date
 from headway_analysis.comparison import HEADLINE, Comparison
 from headway_analysis.gate import Bound, GateSpec, Verdict
 from headway_analysis.measures.candidate import ALL
-from headway_analysis.report.document import differing, gaps, otherwise, uncounted
+from headway_analysis.report.document import differing, differing_answers_note, gaps, uncounted
 from headway_analysis.statistics.differences import Difference
 from headway_analysis.statistics.estimates import Estimate, Why
 from headway_api import status as st
@@ -106,7 +106,11 @@ def message(candidate: CandidateState, unpriced: Sequence[str]) -> str:
     """Why a candidate failed, what its measures lack, and whether rescored tool calls had other answers."""
     tries = candidate.all_tries
     missing = gaps(candidate.dropped, uncounted(tries), unpriced)
-    sentences = [*([candidate.message] if candidate.message else ()), *missing, *otherwise(differing(tries))]
+    sentences = [
+        *([candidate.message] if candidate.message else ()),
+        *missing,
+        *differing_answers_note(differing(tries)),
+    ]
     return ". ".join(sentences)
 
 

@@ -19,7 +19,14 @@ from headway_analysis.estimate import limits, whole
 from headway_analysis.estimate import plan as plans
 from headway_analysis.estimate.amounts import Range, exactly, ordered
 from headway_analysis.estimate.limits import Limits
-from headway_analysis.estimate.measured import NOBODY, BilledGroup, Mean, Measured, measure, of_record
+from headway_analysis.estimate.measured import (
+    NOTHING_MEASURED,
+    BilledGroup,
+    Mean,
+    Measured,
+    measure,
+    of_record,
+)
 from headway_analysis.estimate.plan import Left, Plan, after_preflight
 from headway_analysis.estimate.tally import Tally
 from headway_analysis.estimate.whole import Spent, by_episodes
@@ -146,7 +153,7 @@ def test_judges_are_named_before_anything_is_known_of_them() -> None:
 @pytest.mark.parametrize(
     ("measured", "why"),
     [
-        (NOBODY, "no episode was measured"),
+        (NOTHING_MEASURED, "no episode was measured"),
         (measure([]), "no episode was measured"),
         (measure([group(400.0)]), "1 group of episodes does not show how much they differ"),
         (measure([BilledGroup({"discarded": 9.0}, 4, kept=False)] * 5), "all episodes of 5 groups were lost"),

@@ -30,7 +30,7 @@ from headway_analysis.estimate.candidates import (
     sets_of,
 )
 from headway_analysis.estimate.limits import Limits
-from headway_analysis.estimate.measured import NOBODY, BilledGroup, Measured, measure
+from headway_analysis.estimate.measured import NOTHING_MEASURED, BilledGroup, Measured, measure
 from headway_analysis.estimate.tally import EvaluationTally, candidate_of
 from headway_analysis.estimate.whole import PACE, Spent
 from headway_api.config import EvalConfig
@@ -396,7 +396,7 @@ def test_a_tally_tells_candidates_and_suites_apart() -> None:
     assert found.means["evaluationSample"].value == pytest.approx(sampled / 8)
     assert (found.groups, found.episodes) == (4, 8)
     assert "endpointPrompt:frontier" in tally.measured("reference", 0, done=3, episodes=2).means
-    assert tally.measured("nobody", 0, done=9, episodes=2) == NOBODY
+    assert tally.measured("nobody", 0, done=9, episodes=2) == NOTHING_MEASURED
     assert len(tally.fresh) == 8
 
 
