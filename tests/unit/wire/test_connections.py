@@ -94,7 +94,7 @@ async def test_a_request_that_is_known_makes_no_room() -> None:
         refused = await b.open("127.0.0.1")
         assert not await alive(refused)
         assert [await alive(one) for one in known] == [True] * 16
-        b.connections.rest(b.made[3])
+        b.connections.wait_again(b.made[3])
         assert await alive(await b.open("127.0.0.1"))
         assert [await alive(one) for one in known] == [n != 3 for n in range(16)]
 
