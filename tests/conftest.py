@@ -1,4 +1,4 @@
-"""What holds for every test."""
+"""Settings and ordering for every test."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-# Torch asks the DNS who is at the other end of each connection. An answer that was lost costs 5 s otherwise.
+# Torch makes a reverse DNS lookup for each connection. A lookup whose answer is lost would cost 5 s.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:2")
-# The tests' models are tiny, and `make test` has more processes than cores: several threads of one operation
-# would spend their time waiting for each other. Before anything imports numpy or torch.
+# The tests' models are tiny, and `make test` has more processes than cores. Several threads for one operation
+# would spend their time waiting for each other. Set this before anything imports numpy or torch.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
@@ -36,12 +36,13 @@ ON_CLUSTER = (
     "tests/e2e/test_dashboards.py",
     "tests/e2e",
 )
-"""Tests on a cluster, in the order in which they run. Some look at everything on it: no two may run at once.
-The end-to-end tests come last, because they install Headway on the cluster. The first of them look into a
-running job, and the next judge its checkpoints. Those after them look at what Prometheus saw of both."""
+"""Tests on a cluster, in the order in which they run. No two may run at once, because some inspect everything
+on the cluster. The end-to-end tests come last, because they install Headway on the cluster. The first of them
+inspect a running job, and the next ones evaluate its checkpoints. Those after them check what Prometheus
+scraped from both jobs."""
 CLUSTER_FIXTURES = {"bench", "cluster"}
 FIRST_BUILD_S = 2700
-"""Longest that the first test on a cluster may take: a fresh machine builds Kubernetes and images first."""
+"""Seconds that the first test on a cluster may take: a fresh machine builds Kubernetes and images first."""
 MEASURED = (
     "tests/unit/test_every_reader.py",
     "tests/unit/test_every_route.py",
@@ -52,7 +53,8 @@ MEASURED = (
     "tests/unit/rollout/test_evil_answers.py",
     "tests/unit/trainer/test_evil_answers.py",
 )
-"""Tests of peak memory. In an old process the heap is fragmented, and a small block costs a whole page."""
+"""Tests that measure peak memory. In an old process the heap is fragmented, and a small block costs a whole
+page."""
 LONGEST = (
     "tests/integration/trainer",
     "tests/integration/cli",
@@ -61,31 +63,35 @@ LONGEST = (
     "tests/traps",
 )
 ORDER = (*ON_CLUSTER, *MEASURED, *LONGEST, "tests/unit", "tests")
-"""What is measured begins, in a young process; then what takes longest; many small files fill the end.
-Tests of the chart come last: on a fresh machine helm and promtool are built while the others run."""
+"""Memory tests come first, because they need a young process. The slowest tests follow, and many small files
+fill the end. Tests of the chart come last: on a fresh machine helm and promtool are built while the others
+run."""
 
 
 class Sharing(LoadScopeScheduling):  # type: ignore[misc]
-    """Under pytest-xdist one process has all tests on the cluster; the others take the rest file by file."""
+    """Under pytest-xdist one process runs all tests on the cluster.
+
+    The others share the rest, file by file.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         return "the cluster" if below(nodeid, *ON_CLUSTER) else file(nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Sharing:
-    """Ours, whatever `--dist` says; `--no-loadscope-reorder` keeps `ORDER`."""
+    """Use `Sharing`, whatever `--dist` says. `--no-loadscope-reorder` keeps `ORDER`."""
     return Sharing(config, log)
 
 
 def pytest_collection_finish() -> None:
-    """Exempt the collected tests from garbage collection. Looking through them takes seconds."""
+    """Exempt the collected tests from garbage collection, which would take seconds to scan them."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)  # after `-m` has removed tests
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests in `ORDER`; give those that start a platform the time for it.
+    """Put the tests in `ORDER`, and give tests that start a platform a longer timeout.
 
     Raises:
         pytest.UsageError: a test uses the cluster or measures memory, and is not listed above.
@@ -109,7 +115,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def umask() -> Iterator[None]:
-    """Restore it: a command that runs in the test's process may make what it writes private."""
+    """Restore the umask after each test.
+
+    A command that runs in the test's process may set one that makes its files private.
+    """
     before = os.umask(0o022)
     os.umask(before)
     yield
@@ -124,7 +133,7 @@ def measures(item: pytest.Item) -> bool:
 
 @cache
 def place(path: str) -> int:
-    """Of a file in `ORDER`."""
+    """The position of a test's file in `ORDER`."""
     return next(n for n, folder in enumerate(ORDER) if below(path, folder))
 
 

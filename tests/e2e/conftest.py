@@ -38,7 +38,7 @@ def step_of(job: Job) -> int:
 
 @dataclass(frozen=True)
 class Bench:
-    """What a test works with."""
+    """What the end-to-end tests use: the platform, and a reader of the API server."""
 
     platform: Platform
     api: ApiReader
@@ -63,18 +63,18 @@ class Bench:
         return self.api.one(f"apis/{API_VERSION}", "rltrainingjobs", name)
 
     def wait_condition(self, name: str, kind: str, *, deadline_s: float = 180) -> dict[str, Any]:
-        """The condition once it is True."""
+        """Wait until the condition is True, and return it."""
         found = condition(self._until(name, lambda job: is_true(job, kind), deadline_s), kind)
         assert found is not None
         return found
 
     def owned(self, name: str) -> list[str]:
-        """Everything in the namespace that carries the job's label."""
+        """Names of all objects in the namespace that carry the job's label."""
         label = f"headway.dev/job-name={name}"
         return self.kube.run("get", KINDS, "-n", NAMESPACE, "-l", label, "-o", "name").split()
 
     def pods(self, name: str) -> list[str]:
-        """Roles of the job's pods that exist."""
+        """The role of each of the job's pods that exist."""
         found = self.api.labelled(f"headway.dev/job-name={name}", ["Pod"])
         return [pod["metadata"]["labels"]["app.kubernetes.io/component"] for pod in found.values()]
 
@@ -103,14 +103,14 @@ class Bench:
 SHARED = "shared"
 """The training job that tests share."""
 STEPS = 12
-"""Of that job: enough to look into it while it trains."""
+"""Optimizer steps of the shared job: enough that tests can inspect it while it trains."""
 
 
 @pytest.fixture(scope="session")
 def watched(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    """A Prometheus that scrapes Headway and all jobs, from before the shared one begins.
+    """A Prometheus that scrapes Headway and all jobs, starting before the shared job.
 
-    KEEP_RECORD names a folder for what it has scraped: the pictures of the dashboards are drawn from it.
+    KEEP_RECORD names a folder that keeps the scraped data. The pictures of the dashboards are drawn from it.
     """
     folder, kubeconfig = tmp_path_factory.mktemp("prometheus"), bench.platform.kube.kubeconfig
     assert kubeconfig is not None
@@ -122,10 +122,10 @@ def watched(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(scope="session")
 def shared_job(bench: Bench, watched: Watched, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A job that tests look into while it trains, and whose last two steps they judge once it has ended.
+    """A job that tests inspect while it trains. Once it has ended, an evaluation measures its last two steps.
 
-    It has held-out rows, tasks, a limit of tokens and a penalty on leaving the base model: dashboards show
-    metrics of each.
+    It has held-out rows, tasks, a token budget and a penalty on the divergence from the base model, because
+    the dashboards show metrics of each.
     """
     name, rows = SHARED, tmp_path_factory.mktemp("rows")
     settings = Settings.from_environ({})
@@ -157,14 +157,14 @@ def shared_job(bench: Bench, watched: Watched, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(scope="session")
 def trained(bench: Bench, shared_job: str) -> Trained:
-    """The job that tests share, once it has ended."""
+    """The shared job, once it has ended."""
     bench.wait_condition(shared_job, "Complete", deadline_s=400)
     return Trained(shared_job, bench.step(shared_job))
 
 
 @pytest.fixture(scope="session")
 def judged(bench: Bench, trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
-    """An undisturbed evaluation, with an endpoint, whose gate asks for more than can be."""
+    """An undisturbed evaluation, with an endpoint, whose gate asks for a margin that no candidate reaches."""
     gate = {"candidate": "newest", "mustBeat": "newest-base", "margin": "0.99"}
     with served_elsewhere(bench):
         bench.kube.apply(evaluation(bench, JUDGED, trained, gate, endpoint=True))
@@ -175,7 +175,7 @@ def judged(bench: Bench, trained: Trained, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="session")
 def bench() -> Iterator[Bench]:
-    """The platform, brought up once."""
+    """The platform, started once for all tests."""
     settings = Settings.from_environ({"OUTPUT": "build/e2e"})
     with platform_up(settings, Timings()) as platform:
         assert platform.kube.kubeconfig is not None

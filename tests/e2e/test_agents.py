@@ -1,4 +1,4 @@
-"""Agents of the user on a cluster: the example's service, redeployed while it works, and its program."""
+"""Users' agents on a cluster: the example's service, redeployed while it serves episodes, and its program."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def documents(bench: Any, file: str, changes: dict[str, Any]) -> list[dict[str, 
 
 @contextmanager
 def applied(bench: Any, file: str, changes: dict[str, Any] | None = None) -> Iterator[str]:
-    """The example's objects on the cluster; gives the job's name, and takes everything away again."""
+    """Apply the example's objects to the cluster, yield the job's name, and delete everything afterwards."""
     objects = documents(bench, file, changes or {})
     [name] = [o["metadata"]["name"] for o in objects if o["kind"] == "RLTrainingJob"]
     try:
@@ -59,7 +59,7 @@ def applied(bench: Any, file: str, changes: dict[str, Any] | None = None) -> Ite
 
 
 def trained(bench: Any, name: str, folder: Path) -> list[dict[str, Any]]:
-    """Episodes of a complete job, whose bill is what was recounted."""
+    """Episodes of a complete job, after a check that its bill equals a recount."""
     job = bench.get(name)
     with bench.platform.bucket() as bucket:
         bucket.download(job["status"]["artifacts"]["uri"], folder)
@@ -70,7 +70,7 @@ def trained(bench: Any, name: str, folder: Path) -> list[dict[str, Any]]:
 
 
 def token_true(episode: dict[str, Any]) -> bool:
-    """One row, which ends where the last turn ended, and every sampled token is trained once."""
+    """The episode is one row that ends where the last turn ended, and every sampled token is trained once."""
     turns = [turn for turn in episode["turns"] if turn["delivered"]]
     [row], last = episode["rows"], turns[-1]
     whole = len(row["tokens"]) == last["prompt_tokens"] + last["sampled_tokens"]
@@ -96,13 +96,13 @@ def test_a_service_works_the_desk_and_is_redeployed_meanwhile(bench: Any, tmp_pa
 
 @dataclass(frozen=True)
 class Programmed:
-    """A finished job whose agent is a program in the sandbox, and a look from one that an episode held."""
+    """A finished job whose agent is a program in the sandbox, and what was seen from one of its sandboxes."""
 
     episodes: list[dict[str, Any]]
     seen: dict[str, Any]
     sandbox: Sandbox
     gateway: set[str]
-    """The coordinator's gateway, as it was found."""
+    """Addresses of the coordinator's gateway, as the sandbox was to look for them."""
 
 
 @pytest.fixture(scope="module")

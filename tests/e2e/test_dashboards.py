@@ -1,7 +1,8 @@
 """Every query of every dashboard, asked of a real Prometheus that scraped real jobs on a cluster.
 
-They are the jobs that other tests have anyway: one that trained, and one that judged its checkpoints. What
-only a fault or a field of a job makes is in `SILENT`; a job of tests/integration/charts makes those too.
+These are jobs that other tests run anyway: one that trained, and one that evaluated its checkpoints. `SILENT`
+lists queries whose series need a fault or a field that these jobs lack. A job of tests/integration/charts
+produces those series.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ BOARDS: list[Json] = [
     json.loads(path.read_text()) for path in sorted((ROOT / "charts/headway/files/dashboards").glob("*.json"))
 ]
 PATIENCE_S = 30
-"""For the last scrape and the last judgement of the alerts, after the evaluation has ended."""
+"""Seconds to wait, after the evaluation has ended, for the last scrape and the last evaluation of alert
+rules."""
 SILENT = {
     ("headway-job", "annotation Remedies", "Remedy: {{state}}"): (
         "the job may not change itself (spec.collapse.policy: Remediate)"
@@ -34,9 +36,10 @@ SILENT = {
         "no node of the cluster has an accelerator"
     ),
 }
-"""Board, panel and query -> why these jobs do not make it."""
+"""Board, panel and query -> why these jobs produce no series for it."""
 BY_CHANCE = {("headway-fleet", "Signals that are not clear", "state"): " > 0"}
-"""Board, panel and query -> the condition that these jobs meet by chance alone. They are asked without it."""
+"""Board, panel and query -> a condition that these jobs meet only by chance. The query is asked without
+it."""
 
 
 @pytest.mark.parametrize("board", BOARDS, ids=lambda it: it["uid"])
@@ -65,12 +68,12 @@ def silent(watched: Watched, board: Json, chosen: dict[str, str]) -> set[Key]:
 
 
 def key(question: Question) -> Key:
-    """What the lists call it by."""
+    """The key of a question in `SILENT` and `BY_CHANCE`."""
     return question.board, question.panel, question.legend or question.ref
 
 
 def certain(question: Question) -> str:
-    """Its expression without a condition that is met by chance."""
+    """The query's expression without a condition that is met by chance."""
     condition = BY_CHANCE.get(key(question), "")
     assert condition in question.expr, "its condition has changed"
     return question.expr.replace(condition, "") if condition else question.expr

@@ -1,4 +1,4 @@
-"""Every command for kubectl that a page shows, typed on a cluster with a job that trains."""
+"""Every kubectl command that a page shows, run on a cluster with a job that trains."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from headway_demo.settings import NAMESPACE
 pytestmark = [pytest.mark.e2e, pytest.mark.ci, pytest.mark.timeout(900)]
 NAME = "documented"
 PRINTS_NOTHING = ("{.status.pause.message}",)
-"""Parts of commands that print nothing of a sound job."""
+"""Parts of commands that print nothing for a healthy job."""
 LAST = ('"suspend":true', '"suspend":false', '"finalizers":null')
-"""Parts of the commands that come last, in this order. The others need a job that trains."""
+"""Parts of the commands that run last, in this order. The others need a job that trains."""
 ANSWER_SECONDS = 60.0
-"""The longest that a coordinator may take to see an order."""
+"""Seconds that a coordinator may take to notice a person's order."""
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def job(bench: Any) -> Iterator[str]:
 
 
 def in_order(entry: Entry) -> int:
-    """The place of a command among the others."""
+    """The sort key of a command: 0, or its position in `LAST`."""
     return next((place for place, part in enumerate(LAST, start=1) if part in entry.texts[0]), 0)
 
 
@@ -65,11 +65,11 @@ def shell(
 
 
 def names_here(job: str, port: int) -> dict[str, str]:
-    """Pattern of a page's words -> those of this cluster.
+    """Pattern of the words on a page -> the words for this cluster.
 
     Args:
         job: the job's name.
-        port: of the artifact store on this machine.
+        port: the artifact store's port on this machine.
     """
     return {
         r"(headway .*)-n team": rf"\1-n {NAMESPACE} --endpoint-url http://127.0.0.1:{port}",
@@ -84,7 +84,10 @@ def names_here(job: str, port: int) -> dict[str, str]:
 
 @pytest.fixture(scope="module", autouse=True)
 def mistaken(bench: Any, shell: DocShell) -> Iterator[None]:
-    """The file of docs/recipes.md, with the mistake that its page shows; its job does not begin."""
+    """The file of docs/recipes.md, with the mistake that its page shows.
+
+    Its job is suspended, so nothing starts.
+    """
     document = bench.job("refunds", {"suspend": True, "algorithm": {"clip": {"low": 0.2, "high": 1.2}}})
     (shell.folder / "job.yaml").write_text(json.dumps(document))
     yield
@@ -104,7 +107,7 @@ def research(bench: Any) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def secrets(bench: Any) -> Iterator[None]:
-    """Whatever Secret a page creates is gone before the next page creates it."""
+    """Delete the Secret that a page creates, so that the next page can create its own."""
     yield
     bench.kube.run("delete", "secret", NAME, "-n", NAMESPACE, "--ignore-not-found")
 

@@ -1,6 +1,6 @@
-"""An evaluation of two checkpoints and their base on one server, left alone and with its processes killed.
+"""An evaluation of two checkpoints and their base on one server, undisturbed and with its processes killed.
 
-The one that is left alone measures a model behind an endpoint too: a vLLM of its own.
+The undisturbed one also measures a model behind an endpoint, which is a separate vLLM.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from headway_demo.watch import condition, why
 KILLED, MET = "harried", "met"
 CANDIDATES = ("first", "newest", "newest-base")
 KILLS = {"coordinator": 2, "broker": 7, ENDPOINT: 10, "rollout": 15, "sandbox": 20, "operator": 20}
-"""Role, or the endpoint -> rows that are done when a process of it is killed. The operator is killed right
-after a sandbox, whose episode must then be retried: so the job is not about to end."""
+"""Role, or the endpoint -> how many rows are done when a process of it is killed. The operator is killed
+right after a sandbox. The sandbox's episode must still be retried then, so the job is not about to end."""
 
 Value = TypeVar("Value")
 
@@ -59,7 +59,7 @@ def test_every_candidate_has_every_row(judged: Outcome) -> None:
     assert {each["name"]: each["rows"] for each in judged.status["results"]} == dict.fromkeys(names, ROWS)
 
 
-def test_an_endpoint_is_measured_beside_them_and_counted_apart(judged: Outcome) -> None:
+def test_an_endpoint_is_measured_too_and_counted_apart(judged: Outcome) -> None:
     [result] = [each for each in judged.status["results"] if each["name"] == ENDPOINT]
     assert result["state"] == "Complete", result
     assert judged.value(ENDPOINT, "tool_calls") > 0, "it was sent the tools, and its calls reached sandboxes"
@@ -84,7 +84,7 @@ def test_an_unmet_gate_fails_the_job_and_keeps_its_results(bench: Any, judged: O
 
 
 def test_a_met_gate_lets_the_job_succeed(bench: Any, trained: Trained, tmp_path: Path) -> None:
-    """On evidence: the lower bound of nearly any completion in 12 rows is above 0.3."""
+    """The evidence suffices: the lower bound of nearly any completion rate in 12 rows is above 0.3."""
     gate = {"candidate": "newest", "metric": "completion", "minimum": "0.3"}
     bench.kube.apply(evaluation(bench, MET, trained, gate))
     try:
@@ -109,7 +109,10 @@ def test_its_servers_are_gone_and_the_bill_adds_up(bench: Any, judged: Outcome) 
 
 
 def test_an_independent_recount_finds_every_number(judged: Outcome, tmp_path: Path) -> None:
-    """Of the report, and of the status as `kubectl get` prints it. It shares no code with Headway."""
+    """The recount shares no code with Headway.
+
+    It covers the report, and the status as `kubectl get` prints it.
+    """
     status = tmp_path / "status.json"
     status.write_text(json.dumps(judged.job))
     files = [judged.folder / "results.parquet", judged.folder / "report.json"]
@@ -124,10 +127,10 @@ def test_an_independent_recount_finds_every_number(judged: Outcome, tmp_path: Pa
 def test_killed_processes_change_no_answer(
     bench: Any, trained: Trained, judged: Outcome, tmp_path: Path
 ) -> None:
-    """Greedy answers of a job each of whose processes was killed equal an undisturbed job's.
+    """Greedy answers of a job whose processes were each killed once equal those of an undisturbed job.
 
-    A model behind an endpoint is measured meanwhile, and its server is killed too.
-    The gate asks for the reward that the undisturbed job reached: one answer that is worse fails it.
+    A model behind an endpoint is measured at the same time, and its server is killed too. The gate asks for
+    the reward that the undisturbed job reached, so one worse answer fails it.
     """
     reached = judged.value("newest", "reward")
     least = Decimal(reached).quantize(Decimal("0.000001"), ROUND_FLOOR)
@@ -172,12 +175,12 @@ def harry(bench: Any, trained: Trained, judged: Outcome, gate: dict[str, Any], f
 
 
 def of_servers(found: dict[tuple[str, int], Value]) -> dict[tuple[str, int], Value]:
-    """Those of the candidates that both jobs have: the endpoint's left out."""
+    """Results of the candidates that both jobs have, without the endpoint's."""
     return {key: value for key, value in found.items() if key[0] in CANDIDATES}
 
 
 def kill(bench: Any, role: str) -> str:
-    """Take a pod of this role away, without notice; a sandbox, from the episode that holds it. Its uid."""
+    """Kill a pod of this role without notice and return its uid. A sandbox is killed during an episode."""
     if role == ENDPOINT:
         [pod] = bench.kube.get("pods", "-n", NAMESPACE, "-l", f"app={ENDPOINT}")["items"]
         return deleted(bench, pod)
@@ -188,7 +191,7 @@ def kill(bench: Any, role: str) -> str:
 
 
 def deleted(bench: Any, pod: dict[str, Any]) -> str:
-    """The uid of a pod, which is gone."""
+    """Force the deletion of a pod, and return its uid."""
     name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
     bench.kube.run("delete", "pod", name, "-n", namespace, "--grace-period=0", "--force")
     return str(pod["metadata"]["uid"])

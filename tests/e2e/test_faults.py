@@ -1,7 +1,7 @@
-"""Every fault of docs/troubleshooting.md, provoked: the job says field, cause and fix, and so does one event.
+"""Every fault of docs/troubleshooting.md, provoked: the job and one event name field, cause and fix.
 
-What cannot be right is refused at `kubectl apply`, or by the preflight before any pod with an accelerator is
-started. Of weights only loading them tells that they are spoilt.
+What cannot be right is refused at `kubectl apply`, or by the preflight before any pod with an accelerator
+starts. Damaged weights are the exception: only loading them shows the damage.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headway_demo.settings import NAMESPACE
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
 UNCHECKED = re.compile(r"<nil>: Invalid value: (null|\"\"): some validation rules were not checked[^,\]]*")
-"""The API server's own words beside any mistake of type or size: they tell nothing of what is wrong."""
+"""What the API server adds to any error of type or size. It says nothing about the mistake itself."""
 PLUMBING = re.compile(
     r"\b(GET|POST|PUT|PATCH|DELETE) (https?:)?/|Traceback|<nil>|\b[45]\d\d (Client|Server) Error|object at 0x"
     r"|Max retries exceeded|\bErrno\b|An error occurred|forbidden: |Error creating"
@@ -32,11 +32,11 @@ EVERY_TIME = (
     "no-bucket", "no-dataset", "other-format", "no-prompt-column", "no-model", "garbled-configuration",
     "no-module", "no-room-for-turns",
 )  # fmt: skip
-"""Of those that take a pod, the ones that `make test` has too. It has all that are refused at apply."""
+"""The faults found after apply that `make test` also provokes. It provokes all that are refused at apply."""
 
 
 def marks(fault: Fault) -> tuple[pytest.MarkDecorator, ...]:
-    """When a fault is provoked. `make test-faults` has all; together they take a quarter of an hour."""
+    """Marks of the test of a fault. `make test-faults` runs all; together they take a quarter of an hour."""
     if fault.name in EVERY_TIME:
         return ()
     return (pytest.mark.chaos,)
@@ -51,7 +51,7 @@ PAST_APPLY = [
 def seen(
     bench: Any, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Seen]:
-    """What was seen of the faults that are asked for, all of them provoked together."""
+    """What was seen of each selected fault. All of them are provoked together."""
     asked = {item.callspec.params["name"] for item in request.session.items if "seen" in item.fixturenames}
     wanted = {name: (BY_NAME[name], PROVOKED[name]) for name in BY_NAME if name in asked}
     secret = bench.kube.get("secret", "objects", "-n", NAMESPACE)
@@ -68,7 +68,7 @@ def seen(
 
 
 @pytest.mark.parametrize("name", [fault.name for fault in FAULTS if fault.stage is Stage.APPLY])
-def test_apply_refuses_it_with_field_and_fix(seen: dict[str, Seen], name: str) -> None:
+def test_apply_refuses_a_fault_with_field_and_fix(seen: dict[str, Seen], name: str) -> None:
     fault, found = BY_NAME[name], seen[name]
     assert not found.error, found.error
     assert found.status in (400, 422), found.answer
@@ -78,7 +78,7 @@ def test_apply_refuses_it_with_field_and_fix(seen: dict[str, Seen], name: str) -
 
 
 @pytest.mark.parametrize("name", PAST_APPLY)
-def test_state_condition_and_event_explain_it(seen: dict[str, Seen], name: str) -> None:
+def test_state_condition_and_event_explain_a_fault(seen: dict[str, Seen], name: str) -> None:
     fault, found = BY_NAME[name], seen[name]
     assert not found.error, found.error
     known, status = found.condition(fault.condition), found.job.get("status", {})

@@ -1,12 +1,12 @@
-"""A sandbox in use reaches nothing and may do nothing; its coordinator reaches it; every pod is limited.
+"""A sandbox in use reaches nothing and has no rights; its coordinator reaches it; every pod has limits.
 
-Four pods look around at the same moment, while the engines are held so that no episode ends:
+Four pods try their targets at the same moment, while the engines are held so that no episode ends:
 
 - a leased sandbox;
-- two pods of the same image that no policy covers: they reach what a sandbox would without the wall;
+- two pods of the same image that no policy covers: they reach what a sandbox would reach without a policy;
 - the job's coordinator.
 
-`test_agents` looks into a sandbox with an agent in it.
+`test_agents` inspects a sandbox with an agent in it.
 
 A moment before, while the engines still answer, the two pods without a policy scrape a pod of each role. One
 is a stranger. The other is in a namespace that the chart's `metricsFrom` names.
@@ -34,7 +34,7 @@ from headway_api.keys import HELD_BY
 from headway_demo.objects import read_group
 
 RUN = uuid4().hex[:8]
-"""Another each time: an earlier run's namespaces may still be going."""
+"""A new name for each run: an earlier run's namespaces may still be terminating."""
 STRANGERS, SCRAPERS = f"headway-e2e-strangers-{RUN}", f"headway-e2e-scrapers-{RUN}"
 PORTS = {"operator": "http", "coordinator": "http", "broker": "http", "rollout": "metrics"}
 """Role -> the port that the chart's PodMonitors name."""
@@ -52,26 +52,26 @@ pytestmark = [pytest.mark.e2e, pytest.mark.ci, pytest.mark.timeout(1200)]
 
 @dataclass(frozen=True)
 class Scene:
-    """What was seen."""
+    """What the four pods reached, and what was read from the cluster."""
 
     sandbox: Sandbox
     targets: dict[str, Target]
     inside: dict[str, Any]
     stranger: dict[str, Any]
     scraper: dict[str, Any]
-    """From a pod of a namespace that may scrape."""
+    """What a pod reached in a namespace that may scrape metrics."""
     coordinator: dict[str, Any]
     everyone: list[dict[str, Any]]
     """Every pod of the cluster."""
     keys: dict[str, set[str]]
     """Role -> the keys in its pod."""
     ports: dict[str, int]
-    """Role -> the port that scrapers ask."""
+    """Role -> the port that serves its metrics."""
     scraped: dict[str, dict[str, Any]]
-    """Namespace -> role -> families of metrics, or None."""
+    """Namespace of the scraping pod -> role -> families of metrics, or None if it got no answer."""
 
     def of(self, *prefixes: str) -> set[str]:
-        """Targets whose names begin so; there is at least one for each."""
+        """Names of targets with one of these prefixes; each prefix has at least one target."""
         for prefix in prefixes:
             assert any(name.startswith(prefix) for name in self.targets), f"there is no {prefix} to reach"
         return {name for name in self.targets if name.startswith(prefixes)}

@@ -1,4 +1,4 @@
-"""A judge whose model the job itself serves on the cluster is killed while it is asked.
+"""A judge whose model the job itself serves is killed while the coordinator uses it.
 
 No reward becomes 0 because of that. Only the coordinator reaches the judge.
 """
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.chaos, pytest.mark.
 
 JUDGE = {
     "name": "clerk",
-    # The demo's model that was shown today's procedure alone: as small as the one that is trained.
+    # The demo's model that was taught only today's procedure. It is as small as the model that is trained.
     "model": {
         "base": f"s3://{BUCKET}/{quickstart.PREFIX}/reference",
         "dtype": "float32",
@@ -69,13 +69,13 @@ def server(bench: Any, job: str) -> dict[str, Any]:
 
 
 def kill(bench: Any, pod: dict[str, Any]) -> None:
-    """It is gone at once; its Deployment makes another."""
+    """Force the deletion of the pod. Its Deployment makes another."""
     target = ("pod", pod["metadata"]["name"], "-n", NAMESPACE)
     bench.kube.run("delete", *target, "--grace-period=0", "--force")
 
 
 def reached(bench: Any, job: str, role: str, pod: dict[str, Any]) -> list[int]:
-    """Ports of a pod that the job's pod of a role reaches."""
+    """Ports of `pod` that the job's pod of this role reaches."""
     ports = (names.PORT_ENGINE, names.PORT_WEIGHTS, names.PORT_ENGINE_METRICS)
     targets = {str(port): ("tcp", pod["status"]["podIP"], port) for port in ports}
     found = look(bench.kube, pods(bench.kube, job, role)[0], targets)["reached"]
@@ -88,7 +88,7 @@ def usage(bench: Any, name: str) -> dict[str, Any]:
 
 
 def test_a_judge_killed_in_the_middle_costs_no_zero(bench: Any, job: str, tmp_path: Path) -> None:
-    """And while its first server comes up, the job says so by its field."""
+    """While the judge's first server starts, the job's condition names the judge's field."""
     starting = f"spec.judges[{JUDGE['name']}].model: 0 of 1 pods are ready"
     bench.kube.wait(
         "the message that the judge starts",

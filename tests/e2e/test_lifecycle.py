@@ -27,7 +27,10 @@ def test_deleting_a_running_job_leaves_nothing(bench: Any) -> None:
 @pytest.mark.long
 @pytest.mark.chaos  # two minutes: `make test-long` alone runs it
 def test_a_job_begun_with_one_token_for_all_goes_on(bench: Any) -> None:
-    """Also after it was suspended, from its checkpoint; and its token goes with it."""
+    """A job begun when all roles shared one token resumes from its checkpoint.
+
+    Its deletion removes that token too.
+    """
     name = "older"
     job, held = ({"suspend": suspend, "schedule": {"maxSteps": 40}} for suspend in (False, True))
     bench.kube.apply(bench.job(name, held))

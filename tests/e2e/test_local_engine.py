@@ -1,4 +1,4 @@
-"""The local engine and a cluster run the same job: the same trajectories, token for token."""
+"""The local engine and a cluster run the same job, and sample the same trajectories, token for token."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Sampled = Mapping[str, list[list[list[int]]]]
 
 
 def on_cluster(bench: Any, job: Json, folder: Path) -> Path:
-    """What the job wrote."""
+    """The folder with what the job wrote on the cluster."""
     name = job["metadata"]["name"]
     bench.kube.apply(job)
     bench.wait_condition(name, "Complete", deadline_s=400)
@@ -38,7 +38,7 @@ def on_cluster(bench: Any, job: Json, folder: Path) -> Path:
 
 
 def here(job: Json, folder: Path) -> Path:
-    """What the same job wrote on this machine: its model and rows are the files that were uploaded."""
+    """What the same job wrote on this machine, from the model and rows that the cluster's job has too."""
     settings = Settings.from_environ({})
     inputs = quickstart.inputs(settings.cache, settings.seed)
     places = {

@@ -1,4 +1,4 @@
-"""A learner of two nodes: its pods meet, hand weights over from memory, and outlive one of them."""
+"""A learner of two nodes: its pods connect, send weights from memory, and survive the loss of a node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job that finds nothing to train stops itself, keeps what it has, and goes on when a person says so."""
+"""A job that finds nothing to train pauses itself, keeps its state, and resumes when a person says so."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from headway_demo.watch import condition, why
 
 NAME, STEPS = "halted", 10
 NO_ROOM = 2
-"""Tokens of a turn: too few for any answer, so that every episode has the same reward."""
+"""Maximum tokens of a turn: too few for any answer, so that every episode has the same reward."""
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
 def halted(bench: Any) -> Iterator[dict[str, Any]]:
-    """The job, once it has stopped itself and its pods are gone."""
+    """The job, once it has paused itself and its pods are gone."""
     changes = {
         "collapse": {"policy": "Pause", "signals": ["NothingToTrain"]},
         "rollout": {"sampling": {"maxTokens": NO_ROOM}},
@@ -33,7 +33,7 @@ def halted(bench: Any) -> Iterator[dict[str, Any]]:
     bench.delete(NAME)
 
 
-def test_it_has_stopped_and_says_why_and_how_it_goes_on(bench: Any, halted: dict[str, Any]) -> None:
+def test_a_paused_job_says_why_and_how_to_resume_it(bench: Any, halted: dict[str, Any]) -> None:
     pause, state = halted["status"]["pause"], halted["status"]["state"]
     assert (pause["signal"], pause["signals"]) == ("NothingToTrain", ["NothingToTrain"])
     assert 3 <= pause["step"] < STEPS
@@ -47,7 +47,7 @@ def test_it_has_stopped_and_says_why_and_how_it_goes_on(bench: Any, halted: dict
     bench.kube.wait("no pods", lambda: not bench.pods(NAME), deadline_s=90)
 
 
-def test_it_has_a_checkpoint_of_the_step_that_it_came_to(
+def test_a_paused_job_has_a_checkpoint_of_its_last_step(
     bench: Any, halted: dict[str, Any], tmp_path: Path
 ) -> None:
     status = halted["status"]

@@ -15,14 +15,14 @@ from headway_demo.watch import condition, why
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 EPISODES = 48
-"""Twelve rows in groups of 4, the least that a preflight samples."""
+"""Twelve rows in groups of 4: the fewest episodes that a preflight samples."""
 CUT, FOOTHOLD = "context-fits", "foothold"
 UNTRAINABLE: dict[str, Any] = {"agent": {"builtin": {"maxTurns": 1}}, "schedule": {"maxSteps": 1}}
-"""Four turns are needed, and one is given: every episode is cut off."""
+"""The task needs four turns, and the job allows one: every episode is truncated."""
 
 
 def only(check: str, **preflight: Any) -> dict[str, Any]:
-    """The one check that is of interest; what the others want tried takes a sandbox each."""
+    """A preflight with this check alone: the scripts of the others would take a sandbox each."""
     others = dict.fromkeys((each for each in CHECK_IDS if each != check), "Off")
     return {"episodes": EPISODES, "checks": others, **preflight}
 
@@ -36,7 +36,7 @@ def jobs(bench: Any) -> Iterator[list[str]]:
 
 
 def watched(bench: Any, name: str, kind: str, deadline_s: float = 400) -> set[str]:
-    """Wait for a condition; the roles that had pods meanwhile, until a learner might have had one."""
+    """Wait for a condition, and return the roles that had pods in the meantime."""
     roles: set[str] = set()
 
     def over() -> bool:

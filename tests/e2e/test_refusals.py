@@ -1,4 +1,4 @@
-"""A job whose image or reward cannot be used names the field; one whose weights do not load leaves its logs.
+"""A job whose image or reward cannot be used names the field. One whose weights do not load leaves its logs.
 
 `test_faults` has the other faults.
 """
@@ -42,7 +42,10 @@ OF_NO_IMAGE: dict[str, Any] = {"environment": {"image": "headway.invalid/no-such
 
 @pytest.fixture(scope="module")
 def spoilt_models(bench: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The quickstart's model with a configuration of another size: only loading it tells."""
+    """The quickstart's model with a configuration of another size.
+
+    Only loading the model shows the mismatch.
+    """
     folder: Path = tmp_path_factory.mktemp("models")
     with bench.platform.bucket() as bucket:
         bucket.download("s3://headway/quickstart/model", folder / "whole")
@@ -52,7 +55,7 @@ def spoilt_models(bench: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(scope="module")
 def refused(bench: Any, spoilt_models: None) -> Iterator[None]:
-    """All the jobs that are accepted at first, at once: each waits mostly for its coordinator to start."""
+    """All jobs that pass `kubectl apply`, applied at once: each mostly waits for its coordinator to start."""
     jobs = {name: changes for name, (changes, _, _) in CASES.items()}
     jobs |= {WEIGHTS: OF_WEIGHTS, NO_IMAGE: OF_NO_IMAGE}
     try:
@@ -72,7 +75,7 @@ def test_the_job_fails_before_accelerators_and_names_the_field(bench: Any, refus
     assert not {"learner", "rollout"} & set(bench.pods(name))
 
 
-def test_an_image_that_is_nowhere_is_in_the_columns(bench: Any, refused: None) -> None:
+def test_an_image_that_does_not_exist_is_in_the_columns(bench: Any, refused: None) -> None:
     def reason_shown() -> bool:
         return bool(bench.get(NO_IMAGE).get("status", {}).get("reason") == "ImagePullFailed")
 
@@ -91,7 +94,7 @@ def test_an_image_that_is_nowhere_is_in_the_columns(bench: Any, refused: None) -
     bench.kube.wait("an event", recorded, deadline_s=30)
 
 
-def test_weights_that_do_not_load_fail_the_job_and_its_pods_go(
+def test_unloadable_weights_fail_the_job_and_remove_its_pods(
     bench: Any, refused: None, tmp_path: Path
 ) -> None:
     failed = bench.wait_condition(WEIGHTS, "Failed")

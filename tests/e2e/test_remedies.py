@@ -1,7 +1,8 @@
-"""An annotation orders each remedy of a running job, and a process dies in the middle of it.
+"""A person orders each remedy of a running job by an annotation, and a process dies while it is applied.
 
-`make test-remedies` runs it, in 40 minutes. It has one job, which may change itself. So its servers have
-room for a wider adapter. But the job acts on a signal that it cannot show, because its rows have no tasks.
+`make test-remedies` runs this in 40 minutes, with one job whose policy is Remediate. So its servers have room
+for a wider adapter. The only signal that it acts on cannot be raised, because its rows have no tasks. So the
+job changes only by order.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from headway_demo.watch import why
 NAME = "remedied"
 STEPS = 70
 LOOKS, LOOK_S = 200, 0.02
-"""A learner takes most remedies within a second: whoever is to die meanwhile has to be killed at once."""
+"""How often, and after how many seconds, the test looks for a decision. A learner takes most remedies within
+a second, so the victim must be killed at once."""
 ROW = (
     ("LowerLearningRate", "learner", {"learningRate"}),
     ("SmallerGroups", "coordinator", {"groupSize"}),
@@ -36,16 +38,16 @@ ROW = (
     ("WiderAdapter", "learner", {"loraRank", "loraAlpha"}),
     ("Undo", "coordinator", {"loraRank", "loraAlpha"}),
 )
-"""What is ordered, who dies, and what of status.algorithm changes by it. The adapter cannot be made narrower,
-so the last one goes back to a step from before it was made wider. RollBack comes before OnPolicy: while
-batches are older than the policy, there are always groups that it gives up."""
+"""The remedy that is ordered, the role that dies, and the fields of status.algorithm that change. The adapter
+cannot be made narrower, so the last order goes back to a step from before it was widened. RollBack comes
+before OnPolicy: while batches are older than the policy, there are always groups that a rollback discards."""
 
 pytestmark = [pytest.mark.e2e, pytest.mark.chaos, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module")
 def job(bench: Any) -> Iterator[str]:
-    """It trains, and has been validated."""
+    """A job that trains and has been validated at least once."""
     spec = {
         "algorithm": {"loss": "cispo", "maxStepsOffPolicy": 2},
         "schedule": {"maxSteps": STEPS, "maxEpochs": 50},
@@ -65,7 +67,7 @@ def job(bench: Any) -> Iterator[str]:
 
 
 def order(bench: Any, text: str) -> None:
-    """As a person does."""
+    """Order a remedy by an annotation, as a person does."""
     bench.kube.run("annotate", "rltj", NAME, "-n", NAMESPACE, f"{ANNOTATION_REMEDY}={text}", "--overwrite")
 
 
@@ -86,7 +88,7 @@ def bucket(bench: Any) -> Iterator[Bucket]:
 
 
 def recorded(bucket: Bucket, uri: str) -> bool:
-    """Whether a decision is durable; the learner hears of it right after."""
+    """Whether a decision becomes durable in time. The learner receives it right after that."""
     for _ in range(LOOKS):
         if bucket.has(uri):
             return True
@@ -160,7 +162,9 @@ def test_a_running_job_changes_whichever_process_dies(
     assert {name for name in now if now[name] != before.get(name)} == changes
 
 
-def test_some_died_before_the_remedy_was_taken(bench: Any, job: str, killed_early: list[str]) -> None:
+def test_some_processes_died_before_the_remedy_was_taken(
+    bench: Any, job: str, killed_early: list[str]
+) -> None:
     victims = {victim for remedy, victim, _ in ROW if remedy in killed_early}
     assert {"learner", "coordinator"} <= victims, f"before a report of their step: {killed_early}"
 

@@ -1,7 +1,7 @@
 """What a stranger tries against a running job: each try is refused by name, and no neighbour notices.
 
-`docs/security.md` has a table of all tries. Tests of operator and broker show those that need no running job.
-`make test-hostile` runs all of them.
+The table in `docs/security.md` lists all tries. Tests of operator and broker cover those that need no running
+job. `make test-hostile` runs all of them.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from headway_demo.watch import condition, why
 TRIED, NEIGHBOUR, PROBING, FETCHING = JOBS = ("tried", "neighbour", "probing", "fetching")
 METADATA, API, OUTSIDE = "metadata", "api/service", "outside"
 STRANGERS = f"headway-e2e-strangers-{uuid4().hex[:8]}"
-"""Another each time: an earlier run's namespace may still be going."""
+"""A new name for each run: an earlier run's namespace may still be terminating."""
 MIB = 1 << 20
 TIMES, SIZE = 20, 16 * MIB
 MAX_MEMORY = 64 * MIB
-"""That a coordinator grows by."""
+"""Bytes by which a coordinator's memory may grow."""
 AGENT_PORT, STORE_PORT = 8080, 7070
 HEAP = """
 with open("/proc/1/status") as status:
     print(next(line for line in status if line.startswith("VmHWM")).split()[1])
 """
 REASON = "PlantedCodeRan"
-"""That a learner ends with which runs what was planted."""
+"""The reason in the termination message of a learner that ran the planted code."""
 WORDS = json.dumps({"reason": REASON, "message": "it ran", "field": None})
 PLANTED = Planted(os.system, f"echo '{WORDS}' > /dev/termination-log; kill -9 $PPID")
 
@@ -64,12 +64,12 @@ class Scene:
     bench: Any
     stranger: dict[str, Any]
     targets: dict[str, Target]
-    """What the sandboxes knock at."""
+    """Addresses that the sandboxes try to reach."""
 
     def job(self, name: str, changes: dict[str, Any]) -> None:
-        """Apply the example's job under a name, with these changes; None removes.
+        """Apply the example's job under a name, with these changes. A value of None removes a field.
 
-        It asks for little, so that all of them fit a node.
+        Each job requests few resources, so that all of them fit on a node.
         """
         little = {
             "learner": {"resources": LITTLE},
@@ -81,14 +81,14 @@ class Scene:
         self.bench.kube.apply(found)
 
     def patch(self, spec: dict[str, Any]) -> None:
-        """Change the job that is tried."""
+        """Change the job that is attacked."""
         change = ("--type=merge", "-p", json.dumps({"spec": spec}))
         self.bench.kube.run("patch", "rltrainingjob", TRIED, "-n", NAMESPACE, *change)
 
 
 @pytest.fixture(scope="module")
 def scene(bench: Any) -> Iterator[Scene]:
-    """Both jobs, the stranger, and an agent and a store that mean harm."""
+    """Both jobs, the stranger, and a malicious agent and store."""
     kube, image = bench.kube, bench.platform.environment_image
     with ExitStack() as stack:
         outside = stack.enter_context(outside_host()) if os.geteuid() == 0 else None
@@ -137,7 +137,7 @@ def scene(bench: Any) -> Iterator[Scene]:
 
 
 def condition_of(bench: Any, name: str, kind: str) -> dict[str, Any]:
-    """A condition of a job; empty while it has none."""
+    """A condition of a job, or an empty one while the job lacks it."""
     return condition(bench.get(name), kind) or {}
 
 
@@ -160,7 +160,10 @@ def test_a_probe_of_another_host_is_refused_with_its_field(bench: Any, scene: Sc
 
 
 def test_a_key_that_leads_out_of_the_models_folder_is_refused(bench: Any, scene: Scene) -> None:
-    """Whoever may write a bucket may make such a key; the demo's own store takes none."""
+    """Anyone who can write to a bucket may create such a key.
+
+    A malicious store serves it here, because the demo's own store refuses the key.
+    """
     scene.job(FETCHING, {"output": {"endpointUrl": f"http://tried-store.{NAMESPACE}.svc:{STORE_PORT}"}})
     found = bench.wait_condition(FETCHING, "Failed")
     assert found["reason"] == "ModelUnavailable", found
@@ -194,7 +197,7 @@ def test_16_mb_without_a_token_are_refused_20_at_once(bench: Any, scene: Scene) 
 
 @pytest.fixture(scope="module")
 def scored(bench: Any, scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """Metrics of the episodes that have been trained by now."""
+    """Metrics of the episodes that have been trained so far."""
     bench.wait_step(TRIED, 2)
     folder: Path = tmp_path_factory.mktemp("episodes")
     with bench.platform.bucket() as bucket:

@@ -1,6 +1,7 @@
 """An evaluation measures a suite on a cluster, with the suite's own image and broker.
 
-The broker is killed once. The suite's pods have one way out. Every sample is measured, and nothing is left.
+The broker is killed once. The suite's pods reach only the gateway. Every sample is measured, and no pod is
+left.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from headway_demo.watch import why
 
 NAME, SUITE = "kept", "sums"
 ROWS, SAMPLES = 2, 16
-"""So many samples that the job still runs when its suite's new broker has a sandbox to look from."""
+"""Enough samples that the job still runs when the suite's new broker has started a sandbox."""
 GATE = {
     "candidate": "base",
     "task": SUITE,
@@ -37,15 +38,18 @@ GATE = {
     "minimum": "1",
     "minimumOf": "Value",
 }
-"""Every sum, of a model that has learnt the desk's procedure and no arithmetic: it cannot pass."""
+"""It asks that every sum is right. The model learned the desk's procedure and no arithmetic, so it cannot
+pass."""
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
 def image(bench: Any) -> str:
-    """The example's image, on the cluster's nodes. On another cluster than this machine's it must lie in the
-    registry: see examples/suites/README.md."""
+    """The name of the example's image, loaded on the cluster's nodes.
+
+    On a cluster other than this machine's it must be in the registry: see examples/suites/README.md.
+    """
     settings = Settings.from_environ({})
     prefix, tag = settings.image_prefix, settings.image_tag
     if not settings.current_cluster:
@@ -55,7 +59,7 @@ def image(bench: Any) -> str:
 
 
 def evaluation(bench: Any, image: str) -> dict[str, Any]:
-    """The untrained model, on a few rows and a few sums."""
+    """The document of an evaluation of the untrained model, on a few rows and a few sums."""
     document = quickstart.evaluation(bench.platform.environment_image, name=NAME)
     model = {"base": "s3://headway/quickstart/model", "dtype": "float32", "contextLength": 512}
     pod = {"requests": {"cpu": "50m", "memory": "200Mi"}, "limits": {"cpu": "1", "memory": "512Mi"}}
@@ -82,7 +86,7 @@ def get(bench: Any) -> dict[str, Any]:
 
 
 def groups_done(bench: Any) -> int:
-    """Rows and samples that are measured."""
+    """How many rows and samples have been measured."""
     return int(get(bench).get("status", {}).get("progress", {}).get("groups", 0))
 
 
@@ -96,7 +100,7 @@ def sandboxes(bench: Any, *, suite: bool) -> list[dict[str, Any]]:
 
 
 def kill_the_suites_broker(bench: Any) -> None:
-    """Without notice; until another one is ready, and has a sandbox."""
+    """Kill it without notice, and wait until another one is ready and has a sandbox."""
     killed = pods(bench.kube, NAME, names.SUITE_BROKER)[0]["metadata"]["name"]
     bench.kube.run("delete", "pod", killed, "-n", NAMESPACE, "--grace-period=0", "--force")
 
@@ -113,7 +117,7 @@ def kill_the_suites_broker(bench: Any) -> None:
 
 
 def seen_from(bench: Any, *, suite: bool) -> set[str]:
-    """What a sandbox reaches of its job and the cluster; one that ends meanwhile is replaced by another."""
+    """What a sandbox reaches of its job and the cluster. A sandbox that ends during the look is replaced."""
     api = bench.kube.get("service", "kubernetes", "-n", "default")["spec"]["clusterIP"]
     coordinator = pods(bench.kube, NAME, "coordinator")[0]["status"]["podIP"]
     server = pods(bench.kube, NAME, "rollout")[0]["status"]["podIP"]
@@ -143,7 +147,7 @@ class Scene:
     of_suite: set[str]
     """What a sandbox of the suite reached."""
     own: set[str]
-    """What one of the job's own reached."""
+    """What a sandbox of the job's own rows reached."""
     brokers: int
     done: int
     """Rows and samples that were measured when the suite's broker was killed."""
@@ -151,9 +155,9 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def scene(bench: Any, image: str) -> Iterator[Scene]:
-    """A running job: a look around from its own sandbox, and then one from its suite's.
+    """What sandboxes of a running job reached: one of its own rows, and then one of its suite.
 
-    The suite's broker is killed between the two.
+    The suite's broker is killed between the two looks.
     """
     bench.kube.apply(evaluation(bench, image))
     try:

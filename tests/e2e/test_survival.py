@@ -1,8 +1,8 @@
 """Any one process may be killed: the job goes on, loses no acknowledged group and bills nothing twice.
 
-There is one job. While it trains, each of its processes is killed in turn, without notice. Its pod is deleted
-by force, as happens where a node is lost. The job's books are read before and after each kill, and at its
-end. Its bill is watched all the time.
+There is one job. While it trains, each of its processes is killed in turn, without notice: its pod is deleted
+by force, as if its node were lost. The job's ledger and history are read before and after each kill, and at
+its end. Its bill is checked all the time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NAME = "survival"
 STEPS = 45
 BOOK = "survival-prices"
 RAISED = "0.80"
-"""What a million sampled tokens cost by the corrected book."""
+"""Price of a million sampled tokens in the corrected price book."""
 VICTIMS = ("sandbox", "rollout", "learner", "coordinator", "broker", "operator")
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1200)]
@@ -40,31 +40,31 @@ pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1200)]
 
 @dataclass
 class Survivor:
-    """A job that trains, and what has been done to it."""
+    """A job that trains, with the record of what was killed and read."""
 
     bench: Any
     lost_episodes: list[str] = field(default_factory=list)
     """Episodes whose sandbox was killed."""
     read: list[Books] = field(default_factory=list)
     bill: dict[str, Decimal] = field(default_factory=dict)
-    """As it was at the last look."""
+    """The bill as it was at the last look."""
 
     def step(self) -> int:
-        """Optimizer steps completed. Each look is one at the bill, too."""
+        """Optimizer steps completed. Each call also checks the bill."""
         job = self.bench.get(NAME)
         earlier, self.bill = self.bill, amounts(job)
         assert not (fallen := fell(earlier, self.bill)), fallen
         return int(job["status"].get("progress", {}).get("step", 0))
 
     def read_books(self, folder: Path) -> Books:
-        """The books as they are now."""
+        """Read the job's ledger and history as they are now."""
         folder.mkdir()
         with self.bench.platform.bucket() as bucket:
             self.read.append(books(bucket, self.bench.get(NAME), folder))
         return self.read[-1]
 
     def kill(self, role: str) -> str:
-        """Take a pod of this role away; its uid. A sandbox is taken from the episode that holds it."""
+        """Kill a pod of this role and return its uid. A sandbox is killed during an episode."""
         if role != "sandbox":
             return self._delete(pods(self.bench.kube, NAME, role)[0])
         with sandbox_in_use(self.bench.kube, NAME) as sandbox:
@@ -78,7 +78,7 @@ class Survivor:
 
 
 def book_name(sample: str) -> str:
-    """Of the book with this price."""
+    """The name of the price book with this price."""
     return f"sample-{sample.replace('.', '-')}"
 
 
@@ -102,7 +102,7 @@ def price_book(sample: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def survivor(bench: Any) -> Iterator[Survivor]:
-    """The job, with a step behind it, and its price book corrected since."""
+    """The job, after its first step and after a correction of its price book."""
     bench.kube.apply(price_book("0.40"))
     bench.kube.apply(bench.job(NAME, {"schedule": {"maxSteps": STEPS}, "priceBook": BOOK}))
     bench.wait_step(NAME, 1)
@@ -184,7 +184,7 @@ def test_the_books_balance_afterwards(bench: Any, survivor: Survivor, tmp_path: 
 
 @pytest.mark.usefixtures("survivor")
 def test_its_signals_are_those_of_its_stored_steps(bench: Any, tmp_path: Path) -> None:
-    """However often the process that judges was replaced."""
+    """This holds however often the judging process was replaced."""
     run, job = tmp_path, bench.get(NAME)
     with bench.platform.bucket() as bucket:
         for part in ("steps", "figures", "validations"):

@@ -1,4 +1,4 @@
-"""Whole jobs in one process, each with the estimate that its preflight made: was it right?
+"""Whole jobs in one process, to compare each one's cost with the estimate that its preflight made.
 
 jobs.py      six jobs that differ in what moves a bill.
 served.py    rollout servers: the demo's tiny model behind vLLM's route, or a model that is played.

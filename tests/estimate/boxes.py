@@ -1,7 +1,7 @@
 """Sandboxes in this process: the product's session around an environment, behind the routes of a pod.
 
-Not the product's: there is no pod and no isolation, and a broker that hands out whatever is asked for. Some
-leases are lost in the middle, as with a node that goes.
+Two parts are not the product's. There is no pod and no isolation, and the broker grants every lease. Some
+sandboxes break off during an episode, as if their node were lost.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headway_sandbox.session import Session
 
 
 class Box(Protocol):
-    """What answers for one lease."""
+    """The sandbox that answers for one lease."""
 
     def reset(self, body: Json) -> Json: ...
     def call(self, body: Json) -> Json: ...
@@ -89,7 +89,7 @@ def of_environment(make: Callable[[str], Environment]) -> Callable[[str], Box]:
 
 @asynccontextmanager
 async def serving(app: web.Application) -> AsyncIterator[str]:
-    """The URL of a server of this process."""
+    """Serve an app in this process, and yield its URL."""
     runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

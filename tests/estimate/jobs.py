@@ -1,4 +1,4 @@
-"""Six jobs that differ in what moves a bill."""
+"""Six jobs that differ in what changes a bill."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from headway_api.document import Json
 
 @dataclass(frozen=True)
 class Job:
-    """One of them."""
+    """One job whose estimate is compared with its cost."""
 
     name: str
     about: str
-    """What is its own."""
+    """How this job differs from the others."""
     spec: Mapping[str, Any] = field(default_factory=dict)
-    """Laid over the demo's spec and `SMALL`."""
+    """Merged over the demo's spec and `SMALL`."""
     lost: float = 0.0
     """Share of sandboxes that break off."""
     judge: str = "own"
     """How the desk rewards: a name of `tests.signals.judges`."""
     played: bool = False
-    """Model and environment are played (`spoken.py`); else they are the demo's."""
+    """Whether a script plays model and environment (`spoken.py`). If not, they are the demo's."""
 
 
 SMALL: Final[Json] = {
@@ -36,7 +36,7 @@ SMALL: Final[Json] = {
     "evaluation": {"everySteps": 4, "maxRows": 24},
     "preflight": {"policy": "Warn", "episodes": 72},
 }
-"""Laid over the demo's job: a step takes a second or two on one core."""
+"""Merged over the demo's job, so that a step takes a second or two on one core."""
 
 JOBS: Final = (
     Job("small-groups", "LoRA, 6 prompts x 4 episodes", {"algorithm": {"batchSize": 6, "groupSize": 4}}),

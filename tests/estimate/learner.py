@@ -1,4 +1,4 @@
-"""The product's learner on one rank, behind the API by which a learner's process talks to its coordinator."""
+"""The product's learner on one rank, behind the API that connects a learner's process to its coordinator."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headway_trainer.objective.presets import Objective
 
 
 class Trained(ScriptedLearner):
-    """Takes the coordinator's batches, trains on them, and says which tokens went through the model."""
+    """Takes the coordinator's batches, trains on them, and reports which tokens the model computed."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Runs the six jobs and writes `bench/results/estimate.md`: what each preflight said, and what happened."""
+"""Runs the six jobs and writes `bench/results/estimate.md`, with the estimated and the actual costs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.estimate.run import Came, run
 
 RESULTS = Path(__file__).parents[2] / "bench" / "results" / "estimate.md"
 NEAR = 0.2
-"""How far off the preflight's estimate may be, of the actual cost."""
+"""Allowed error of the preflight's estimate, as a share of the actual cost."""
 TOKENS = ("prefill", "cachedPrefill", "sample", "train", "evaluationSample")
 
 
@@ -35,7 +35,7 @@ def played(jobs: Sequence[Job]) -> list[tuple[Came, float]]:
 
 
 def page(found: Sequence[tuple[Came, float]]) -> str:
-    """The results, as people read them."""
+    """The results as a Markdown page."""
     own = ["| job | what is its own |", "|---|---|"]
     own += [f"| {came.job.name} | {_about(came)} |" for came, _ in found]
     parts = [
@@ -95,7 +95,7 @@ def _running(found: Sequence[tuple[Came, float]]) -> list[str]:
 
 
 def _at(by_step: dict[int, float], step: float) -> float | None:
-    """The value at the first step from there on."""
+    """The value at the first step that is not before `step`, or None."""
     later = sorted(number for number in by_step if number >= step)
     return by_step[later[0]] if later else None
 
@@ -114,7 +114,7 @@ def _yes(inside: bool) -> str:
 
 
 def wrong(found: Sequence[tuple[Came, float]]) -> list[str]:
-    """Estimates that are further off than they may be, and jobs that prove nothing."""
+    """Estimates that are further off than allowed, and jobs that trained nothing."""
     problems = []
     for came, _ in found:
         preflight = came.made("Preflight")
@@ -135,7 +135,7 @@ def wrong(found: Sequence[tuple[Came, float]]) -> list[str]:
 
 
 def main() -> None:
-    """Write the page, and fail where an estimate is wrong."""
+    """Write the page, and fail if an estimate is wrong."""
     found = played(JOBS)
     RESULTS.write_text(page(found))
     if problems := wrong(found):

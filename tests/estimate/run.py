@@ -1,4 +1,4 @@
-"""One job from preflight to report: the product's coordinator, ledger and estimate, over the rest."""
+"""One job from preflight to report: the product's coordinator and ledger, with other parts simulated."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ class Came:
 
     job: Job
     report: Json
-    """The product's own."""
+    """The report that the product writes."""
     statuses: list[Json]
-    """What the coordinator wrote, one after the other."""
+    """Each status that the coordinator wrote, in order."""
     broken: int
-    """Sandboxes that broke off."""
+    """How many sandboxes broke off."""
 
     def made(self, basis: str) -> Json:
-        """The estimate of a basis, as the report holds it against the bill."""
+        """The estimate with this basis, as the report compares it with the bill."""
         found: list[Json] = self.report["estimate"]["made"]
         return next(each for each in found if each["basis"] == basis)
 
 
 async def run(job: Job, folder: Path) -> Came:
-    """Live the whole job."""
+    """Run the whole job."""
     stage = _played(job, folder) if job.played else _demo(job, folder)
     boxes, store, statuses = Boxes(stage.box, job.lost), FileStore(), list[Json]()
     async with AsyncExitStack() as stack:
@@ -78,7 +78,7 @@ async def run(job: Job, folder: Path) -> Came:
 
 @dataclass(frozen=True)
 class _Stage:
-    """What a job runs on."""
+    """The parts that a job runs on."""
 
     config: JobConfig
     server: Any
@@ -143,7 +143,7 @@ def _played(job: Job, folder: Path) -> _Stage:
 
 
 def _config(document: Json, folder: Path, base: Path) -> JobConfig:
-    """The job, on files."""
+    """The job's configuration, with data and artifacts in files."""
     splits = [name for name in ROWS if name in document["data"]]
     document["data"] = {name: {"uri": f"file://{folder}/{name}.jsonl"} for name in splits}
     document["model"]["base"] = f"file://{base}"

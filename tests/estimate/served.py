@@ -1,7 +1,7 @@
-"""The demo's tiny model behind the route by which the coordinator asks vLLM, all turns that wait at once.
+"""The demo's tiny model behind vLLM's route for the coordinator. It samples all waiting turns together.
 
-What the product has of it: the request and the answer, versions and slots. What it has not: vLLM itself. A
-prompt's beginning that another conversation of the same version had is found in the cache, as vLLM finds it.
+The request, the answer, the versions and the slots are the product's; vLLM itself is missing. A prompt prefix
+that another conversation of the same version had is found in the cache, as vLLM finds it.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from headway_api.spec.model import Lora
 from headway_coordinator.engines.vllm import Request
 
 KEPT = 3
-"""Versions whose conversations are kept."""
+"""How many versions keep their conversations."""
 
 
 class Served:
     """A rollout server and its weight agent."""
 
     def __init__(self, base: Path, length: int) -> None:
-        """`length`: most tokens of a conversation."""
+        """`length`: maximum tokens of a conversation."""
         self._base: Weights = load_file(base / "model.safetensors")
         self._shape, self._length = Shape.of(base), length
         self._weights: dict[str, Weights] = {}
-        """By version. Of one that no learner has announced: the base model's."""
+        """Weights by version. A version that no learner has announced has the base model's weights."""
         self._samplers: dict[str, Sampler] = {}
         self._asked = 0
         self._waiting: list[tuple[str, Request, asyncio.Future[Json]]] = []
@@ -42,7 +42,7 @@ class Served:
         self._slots = Slots()
 
     def hold(self, version: str, trained: Mapping[str, Tensor], lora: Lora | None) -> None:
-        """Take what the learner publishes."""
+        """Keep the weights that the learner publishes."""
         if lora is None:
             self._weights[version] = {
                 **self._base,
@@ -72,7 +72,10 @@ class Served:
         return web.json_response(await future)
 
     def _version(self, body: Json) -> str:
-        """An adapter's is in its name; of the base model, what the first slot holds."""
+        """An adapter's version is in its name.
+
+        The base model's version is the one that the first slot holds.
+        """
         if body["model"] != BASE_MODEL:
             return str(body["model"]).rpartition("-")[2]
         held = self._slots.held["policy"]["version"]
@@ -117,7 +120,7 @@ class Served:
                 future.set_result({"choices": [choice], "usage": usage})
 
     def _sampler(self, version: str, more: int) -> Sampler:
-        """The version's conversations; all are forgotten where there is no room for so many more."""
+        """The version's sampler. It starts empty again if it has no room for `more` further conversations."""
         found = self._samplers.pop(version, None)
         if found is None or len(found._known) + more > ROOM:
             weights = self._weights.get(version, self._base)
@@ -129,4 +132,4 @@ class Served:
 
 
 ROOM = 192
-"""Conversations of a version that are kept: as with a real cache, what is pushed out is computed again."""
+"""Conversations that a version keeps. As in a real cache, an evicted conversation is computed again."""

@@ -1,4 +1,4 @@
-"""What a rollout server answers beside turns: its load, and the weights that it was asked to hold."""
+"""What a rollout server answers besides turns: its load, and the weights that it was asked to hold."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ NOTHING = {"version": None, "ready": False}
 
 
 class Slots:
-    """A weight agent that takes any weights it is asked to take."""
+    """A weight agent that accepts any weights."""
 
     def __init__(self) -> None:
         self.held: dict[str, Json] = {}
         """Slot -> the version it holds."""
 
     def app(self, generate: Callable[[web.Request], Awaitable[web.Response]]) -> web.Application:
-        """A server whose turns `generate` answers."""
+        """A server that answers turns by `generate`."""
         app = web.Application(client_max_size=2**26)
         app.router.add_post("/inference/v1/generate", generate)
         app.router.add_get("/metrics", self._metrics)

@@ -1,6 +1,6 @@
-"""A model that is played: what it says is drawn, and grows longer as training goes on.
+"""A simulated model: its words are drawn at random, and its answers grow longer as training goes on.
 
-Its prefix cache is played after vLLM's: whole blocks of a prompt that were seen before, by the same version.
+Its simulated prefix cache works as vLLM's: it has whole blocks of a prompt that the same version saw before.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ TOOLS = ("look_up", "count", "list_rows")
 
 
 class Course:
-    """How the model and the environment fare; the learner moves it on."""
+    """How well the model and the environment do. The learner advances it by steps."""
 
     def __init__(self, number: int, growth: float, skill: float) -> None:
         """Args:
-        number: of its draws.
-        growth: by how much answers are longer after a step, as a share.
-        skill: chance that an episode succeeds at first.
+        number: seed of its random draws.
+        growth: share by which each step makes answers longer.
+        skill: chance that an episode succeeds before any training.
         """
         self.rng, self.growth, self.skill, self.step = random.Random(number), growth, skill, 0
 
     def says(self, prompt: str) -> tuple[str, str]:
-        """The next turn, and why it ended: calls for a while, then an answer of log-normal length."""
+        """The next turn and its finish reason: some calls at first, then an answer of log-normal length."""
         turn, luck = prompt.count("<tool_response>"), self.rng.random()
         if turn == 0 or (turn < 5 and luck < 0.55):
             call = (
@@ -45,7 +45,7 @@ class Course:
 
 
 class Clerk:
-    """The sandbox of an episode: answers of different lengths, and a reward that is drawn."""
+    """The sandbox of an episode: tool answers of different lengths, and a random reward."""
 
     def __init__(self, course: Course) -> None:
         self._course = course
@@ -55,20 +55,20 @@ class Clerk:
         return {"messages": [{"role": "user", "content": body["row"]["prompt"]}], "tools": []}
 
     def call(self, body: Json) -> Json:
-        """Some rows."""
+        """A tool answer of random words."""
         rng = self._course.rng
         many = 1 + min(12, int(rng.expovariate(0.4)))
         return {"content": " ".join(rng.choice(WORDS) for _ in range(many)), "done": False}
 
     def finish(self, body: Json) -> Json:
-        """Right or wrong."""
+        """A random reward of 0 or 1."""
         course = self._course
         right = float(course.rng.random() < min(0.95, course.skill * (1 + 0.03 * course.step)))
         return {"reward": right, "score": right, "metrics": {}}
 
 
 class Spoken:
-    """A rollout server whose model is played."""
+    """A rollout server with a simulated model."""
 
     def __init__(self, folder: Path, course: Course) -> None:
         self._tokenizer = tokenizer(folder / "engine", QWEN3_TEMPLATE)
@@ -92,7 +92,7 @@ class Spoken:
         return web.json_response({"choices": [choice], "usage": usage})
 
     def _cached(self, salt: str, prompt: list[int]) -> int:
-        """Tokens of the prompt that are in the cache; all of it is afterwards."""
+        """How many tokens of the prompt were in the cache. The whole prompt is cached afterwards."""
         ends = range(BLOCK, len(prompt), BLOCK)
         blocks = [(salt, hash(tuple(prompt[:end]))) for end in ends]
         known = 0
