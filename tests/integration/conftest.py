@@ -1,4 +1,4 @@
-"""The real cluster that integration tests share: the one that runs, or one started for the session."""
+"""The real cluster that integration tests share: a running one, or one that is started for the session."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIRST_BUILD_S = 2400
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster to talk to."""
+    """A cluster, and how to run kubectl on it."""
 
     kubeconfig: Path
     programs: Path
@@ -58,7 +58,7 @@ def cluster_command(*args: str, timeout: float = 300) -> subprocess.CompletedPro
 
 
 def cluster_obstacle() -> str | None:
-    """Why no cluster can be had here; None where one can."""
+    """Why no cluster can run here, or None if one can."""
     if os.geteuid() == 0 or _docker_answers():
         return None
     return "no cluster: its processes need root, and no Docker engine answers that kind could use instead"
@@ -81,9 +81,9 @@ def _described() -> Cluster:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """The cluster of this machine; started, and taken down again, only where none was up."""
+    """The cluster of this machine. It is started and stopped here only if none was running."""
     if obstacle := cluster_obstacle():
-        # Where everything is meant to be tested, a skipped test would look like a passed one.
+        # On a machine that must run every test, a skipped test would look like a passed one.
         (pytest.fail if os.environ.get("CI") else pytest.skip)(obstacle)
     was_up = cluster_command("status").returncode == 0
     if not was_up:

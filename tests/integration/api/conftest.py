@@ -1,4 +1,4 @@
-"""The table of cases is the unit tests' own; the definitions are the repository's."""
+"""The table of cases is the unit tests'. The CRDs are the repository's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT / "tests" / "unit" / "api"))
 
 @pytest.fixture(scope="module")
 def served(cluster: Any) -> Any:
-    """The cluster, once it serves both kinds."""
+    """The cluster, once it serves both kinds of job."""
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds"))
     for crd in sorted((ROOT / "crds").glob("*.yaml")):
         name = yaml.safe_load(crd.read_text())["metadata"]["name"]

@@ -1,4 +1,4 @@
-"""`headway` against a real API server: it applies, follows and stops jobs, and says faults in words."""
+"""`headway` against a real API server: it applies, follows and stops jobs, and explains errors."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def condition(kind: str, message: str = "") -> dict[str, Any]:
     }
 
 
-def test_a_job_is_applied_changed_stopped_and_let_go_on(
+def test_a_job_is_applied_changed_suspended_and_resumed(
     served: Any, namespace: str, run: Run, file: Path
 ) -> None:
     done = run("submit", str(file), "-n", namespace, "--set", "spec.schedule.maxSteps=7")
@@ -130,7 +130,7 @@ def test_a_job_is_followed_to_its_end(
         assert ("the reason of it" in rest) == (end == "Failed")
 
 
-def test_a_job_that_is_deleted_ends_its_watch(served: Any, namespace: str, run: Run, file: Path) -> None:
+def test_deleting_a_job_ends_its_watch(served: Any, namespace: str, run: Run, file: Path) -> None:
     assert run("submit", str(file), "-n", namespace).returncode == 0
     with watching(served, namespace) as process:
         assert process.stdout is not None
@@ -140,9 +140,7 @@ def test_a_job_that_is_deleted_ends_its_watch(served: Any, namespace: str, run: 
         assert process.wait(10) == 1
 
 
-def test_a_name_that_does_not_exist_is_answered_with_the_nearest(
-    namespace: str, run: Run, file: Path
-) -> None:
+def test_an_unknown_name_is_answered_with_the_nearest_name(namespace: str, run: Run, file: Path) -> None:
     assert run("submit", str(file), "-n", namespace).returncode == 0
     done = run("watch", "refnd-desk", "-n", namespace)
     assert done.returncode == 2

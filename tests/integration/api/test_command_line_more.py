@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.ci]
 
 NAME = "refund-desk"
 IMAGE = "localhost/headway/testbox:1"
-"""Which every local cluster has."""
+"""An image that every local cluster has."""
 JOB: dict[str, Any] = {
     "apiVersion": "headway.dev/v1alpha1",
     "kind": "RLTrainingJob",
@@ -38,7 +38,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def run(served: Any, namespace: str, tmp_path: Path) -> Run:
-    """`headway` in the namespace, from an empty folder."""
+    """Run `headway` in the namespace, from an empty folder."""
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         env = {"KUBECONFIG": str(served.kubeconfig), "PATH": "/usr/bin:/bin", "COLUMNS": "200"}
@@ -50,7 +50,7 @@ def run(served: Any, namespace: str, tmp_path: Path) -> Run:
 
 @pytest.fixture
 def job(served: Any, namespace: str) -> dict[str, Any]:
-    """The job, which nobody runs."""
+    """A job that no operator runs."""
     served.kubectl("apply", "-n", namespace, "-f", "-", input=json.dumps(JOB))
     found: dict[str, Any] = json.loads(served.kubectl("get", "rltj", NAME, "-n", namespace, "-o", "json"))
     return found
@@ -62,7 +62,7 @@ def say(served: Any, namespace: str, status: dict[str, Any]) -> None:
 
 
 def start(served: Any, namespace: str, job: dict[str, Any], name: str, role: str, script: str) -> None:
-    """A pod such as the job's own, whose container runs a script."""
+    """Start a pod labelled as the job's own, whose container runs a script."""
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",

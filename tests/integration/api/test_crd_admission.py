@@ -1,4 +1,4 @@
-"""The API server, given the CRDs, refuses what the models refuse and says the same."""
+"""The API server refuses, by the CRDs alone, what the models refuse, and gives the same reasons."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ class Cluster(Protocol):
 
 
 def kubectl_output(cluster: Cluster, *args: str, objects: list[dict[str, Any]] | None = None) -> str:
-    """What kubectl printed, whether or not it succeeded. Many objects go in one call, for speed."""
+    """What kubectl printed, whether or not it succeeded.
+
+    All objects go in one call, for speed.
+    """
     given = {"apiVersion": "v1", "kind": "List", "items": objects} if objects else None
     result = cluster.attempt(*args, input=json.dumps(given) if given else None)
     return f"{result.stdout}\n{result.stderr}"
@@ -58,7 +61,7 @@ def named(job: dict[str, Any], name: str) -> dict[str, Any]:
     return job if job["metadata"]["name"] != "refunds" else changed(job, {"metadata.name": name})
 
 
-def test_refuses_what_the_models_refuse(cluster: Cluster, namespace: str) -> None:
+def test_the_api_server_refuses_what_the_models_refuse(cluster: Cluster, namespace: str) -> None:
     objects = [named(changed(SMALLEST, case["set"]), f"case-{index}") for index, case in enumerate(REFUSED)]
     text = kubectl_output(
         cluster,
@@ -76,7 +79,9 @@ def test_refuses_what_the_models_refuse(cluster: Cluster, namespace: str) -> Non
 
 
 @pytest.mark.parametrize("example", [SMALLEST, EVERYTHING], ids=["smallest", "everything"])
-def test_takes_the_examples(cluster: Cluster, namespace: str, example: dict[str, Any]) -> None:
+def test_the_api_server_accepts_the_examples(
+    cluster: Cluster, namespace: str, example: dict[str, Any]
+) -> None:
     result = cluster.kubectl(
         *("create", "-n", namespace, "--dry-run=server", "--validate=strict", "-f", "-"),
         input=json.dumps(example),
@@ -84,7 +89,7 @@ def test_takes_the_examples(cluster: Cluster, namespace: str, example: dict[str,
     assert "created" in result
 
 
-def test_defaults_are_those_of_the_models(cluster: Cluster, namespace: str) -> None:
+def test_the_api_servers_defaults_are_those_of_the_models(cluster: Cluster, namespace: str) -> None:
     result = cluster.kubectl(
         *("create", "-n", namespace, "--dry-run=server", "-o", "json", "-f", "-"),
         input=json.dumps(SMALLEST),
@@ -139,7 +144,7 @@ def test_only_some_fields_of_an_evaluation_may_change(cluster: Cluster, namespac
         assert (says or "accepted") in answers.get(f"eval-{index}", "accepted"), case
 
 
-def test_a_job_that_nobody_has_seen_says_so(cluster: Cluster, namespace: str) -> None:
+def test_a_job_that_no_operator_has_seen_says_so(cluster: Cluster, namespace: str) -> None:
     for kind, body in (("rltrainingjob", SMALLEST), ("rlevaljob", EVALUATION)):
         sent = changed(body, {"metadata.name": "unseen", "spec.managedBy": "nobody.test/at-all"})
         cluster.kubectl("create", "-n", namespace, "-f", "-", input=json.dumps(sent))
@@ -147,7 +152,7 @@ def test_a_job_that_nobody_has_seen_says_so(cluster: Cluster, namespace: str) ->
         assert stored["status"]["observedGeneration"] == -1
 
 
-def test_scales_and_prints(cluster: Cluster, namespace: str) -> None:
+def test_a_job_can_be_scaled_and_has_printer_columns(cluster: Cluster, namespace: str) -> None:
     job = changed(SMALLEST, {"metadata.name": "scaled"})
     cluster.kubectl("apply", "-n", namespace, "-f", "-", input=json.dumps(job))
     cluster.kubectl("scale", "rltj/scaled", "-n", namespace, "--replicas=3")

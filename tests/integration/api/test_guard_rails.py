@@ -17,9 +17,9 @@ from warning_cases import QUIET, WARNINGS
 
 ROOT = Path(__file__).resolve().parents[3]
 SEEN_WITHIN_S = 60
-"""A policy acts once the API server's own informer has it."""
+"""Seconds until a new policy must act. It acts only once the API server's informer has seen it."""
 MANAGER = "headway.dev/guard-rails-under-test"
-"""So that neither another release's policy warns of these jobs, nor its operator runs them."""
+"""The jobs name this manager, so that no other release's policy warns of them and no operator runs them."""
 
 pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(900)]
 
@@ -35,7 +35,7 @@ def ours(changes: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def warned(cluster: Cluster, verb: str, namespace: str, job: dict[str, Any]) -> list[str]:
-    """Warnings that kubectl printed, without the policy's name; the job must be accepted."""
+    """The warnings that kubectl printed, without the policy's name. The job must be accepted."""
     done = cluster.attempt(verb, "-n", namespace, "-f", "-", input=json.dumps(job))
     assert done.returncode == 0, done.stderr
     return re.findall(r"^Warning: .*?'[^']*' with binding '[^']*': (.*)$", done.stderr, re.MULTILINE)
@@ -80,7 +80,7 @@ def test_warns_of_what_the_models_warn_of(cluster: Cluster, namespace: str) -> N
     assert not missed
 
 
-def test_a_change_of_something_else_is_not_warned_of_again(cluster: Cluster, namespace: str) -> None:
+def test_an_unrelated_change_is_not_warned_of_again(cluster: Cluster, namespace: str) -> None:
     job = ours({"spec.optimizer": {"learningRate": 0.01}}, "changing")
     assert len(warned(cluster, "create", namespace, job)) == 1
     assert warned(cluster, "apply", namespace, changed(job, {"metadata.labels": {"team": "a"}})) == []
@@ -88,7 +88,7 @@ def test_a_change_of_something_else_is_not_warned_of_again(cluster: Cluster, nam
     assert len(warned(cluster, "apply", namespace, longer)) == 1
 
 
-def test_another_releases_job_is_left_to_it(cluster: Cluster, namespace: str) -> None:
+def test_a_job_of_another_release_gets_no_warning(cluster: Cluster, namespace: str) -> None:
     job = changed(
         ours({"spec.optimizer": {"learningRate": 0.01}}, "theirs"), {"spec.managedBy": "acme.dev/x"}
     )

@@ -1,4 +1,4 @@
-"""The chart's walls, as helm renders them: policies, fixed roles, quotas, and the notes afterwards."""
+"""The chart's restrictions as helm renders them: policies, fixed roles, quotas and the install notes."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_operator_makes_no_roles_and_binds_fixed_ones(values: Json, kind: st
     assert f"kind: {kind}\n" in config["data"]["config.yaml"]
 
 
-def test_a_quota_is_of_each_watched_namespace() -> None:
+def test_each_watched_namespace_has_a_quota() -> None:
     made = chart.render("quota.yaml", TEAMS | {"quota": {"jobs": 7}})
     assert [body["metadata"]["namespace"] for body in made] == TEAMS["watchNamespaces"]
     assert all(set(body["spec"]["hard"].values()) == {"7"} for body in made)

@@ -31,12 +31,12 @@ ELSEWHERE = {
     "HeadwayNamespaceBudgetExhausted": "fleet",
     "HeadwayNamespaceBudgetLow": "fleet",
 }
-"""Of the alerts on jobs and namespaces: those that another dashboard than the job's own explains."""
+"""Alerts on jobs and namespaces whose link leads to another dashboard than the job's own."""
 CHOICES = ("namespace", "kind", "job_name")
 
 
 def rules(**settings: Any) -> Json:
-    """The rule file that the chart makes, with every alert that there is."""
+    """The rule file that the chart renders, with every alert that exists."""
     asked = {"enabled": True, "thresholds": {"costPerHour": 20}, **settings}
     (made,) = render("prometheusrule.yaml", {"prometheusRule": asked, "podMonitor": {"enabled": True}})
     spec: Json = made["spec"]
@@ -49,7 +49,7 @@ def alerts(made: Json) -> dict[str, Json]:
 
 
 def address(alert: str, labels: Json) -> str:
-    """Where an alert of these labels is to lead."""
+    """The address that an alert with these labels must link to."""
     if alert in FLEET:
         return f"{GRAFANA}/d/headway-fleet"
     chosen = "&".join(f"var-{name}={labels[name]}" for name in CHOICES if name in labels)
@@ -57,7 +57,7 @@ def address(alert: str, labels: Json) -> str:
 
 
 def cases(path: Path) -> Json:
-    """Those of a file, that each alert that fires leads where it should."""
+    """The cases of a file, changed to test where the link of each firing alert leads."""
     found: Json = yaml.safe_load(path.read_text())
     for test in found["tests"]:
         for asked in test["alert_rule_test"]:
@@ -72,7 +72,7 @@ def cases(path: Path) -> Json:
 
 
 def of_signals(names: list[str], severity: dict[str, str]) -> Json:
-    """One signal after another, raised of one job."""
+    """Cases in which each signal in turn is raised for one job."""
     labels = {"kind": "RLTrainingJob", "namespace": "red", "job_name": "a"}
     chosen = ",".join(f'{name}="{value}"' for name, value in labels.items())
     series = [{"series": f"headway_job_active{{{chosen}}}", "values": "1x20"}]
@@ -90,7 +90,7 @@ def of_signals(names: list[str], severity: dict[str, str]) -> Json:
 
 
 def led(found: Json) -> Iterator[str]:
-    """Alerts that fire in cases."""
+    """Alerts that fire in some case."""
     for test in found["tests"]:
         yield from (asked["alertname"] for asked in test["alert_rule_test"] if asked["exp_alerts"])
 

@@ -31,17 +31,17 @@ ROOT = Path(__file__).resolve().parents[3]
 CASES = sorted(Path(__file__).parent.glob("alerts_*.yaml"))
 SIGNALS = yaml.safe_load((ROOT / "charts/headway/files/signals.yaml").read_text())
 OF_SIGNALS = "signals.yaml"
-"""The cases that are made here."""
+"""The file of the cases that this module generates."""
 GROUPS = ["headway-records", "headway-operator", "headway-jobs", "headway-signals"]
-"""The order in which promtool is to evaluate the groups: alerts after the records that they read."""
+"""The order in which promtool must evaluate the groups: alerts after the recorded series that they read."""
 RUNBOOKS = ROOT / "docs" / "runbooks"
 SIGNAL_ALERTS = {f"Headway{name}" for name in SignalName}
-"""Alerts that stand in the table as one."""
+"""The alerts of signals, which share one row of the table."""
 RUNBOOK_URL = "https://runbooks.example"
 OPERATOR_CODE = ROOT / "operator" / "headway_operator"
 PROCESSES = ("coordinator", "operator", "rollout", "trainer", "sandbox")
 OF_THE_SCRAPE = {"namespace", "job", "pod"}
-"""Labels that a PodMonitor's target has beside those of the sample."""
+"""Labels that Prometheus adds to the samples of a PodMonitor's target."""
 OF_THE_JOBS_MONITOR = "kind"
 """The label that the PodMonitor of jobs gives to every sample."""
 OF_PROMETHEUS_ITSELF = {"HeadwayOperatorNotScraped"}
@@ -49,7 +49,7 @@ VALUES: dict[str, Any] = {
     "prometheusRule": {"enabled": True, "runbookUrl": RUNBOOK_URL, "thresholds": {"costPerHour": 20}},
     "podMonitor": {"enabled": True},
 }
-"""With every alert that there is."""
+"""Values with which the chart renders every alert."""
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(FIRST_BUILD_S)]
 Rules = dict[str, Any]
@@ -57,7 +57,7 @@ Rules = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def rules() -> Rules:
-    """The rule file that the chart makes."""
+    """The rule file that the chart renders."""
     (made,) = render("prometheusrule.yaml", VALUES)
     spec: Rules = made["spec"]
     return spec
@@ -65,7 +65,7 @@ def rules() -> Rules:
 
 @pytest.fixture(scope="module")
 def promtool() -> Path:
-    """The program."""
+    """The path of promtool."""
     return cluster_command("promtool")
 
 
@@ -79,7 +79,7 @@ def alerts(rules: Rules) -> dict[str, Rules]:
 
 
 def judge(promtool: Path, verb: str, rules: Rules, folder: Path) -> subprocess.CompletedProcess[str]:
-    """`promtool check rules`, or `promtool test rules` with the cases."""
+    """Run `promtool check rules`, or `promtool test rules` with the cases."""
     (folder / "rules.yaml").write_text(yaml.safe_dump(rules))
     for path in CASES:
         shutil.copy(path, folder)
@@ -90,7 +90,7 @@ def judge(promtool: Path, verb: str, rules: Rules, folder: Path) -> subprocess.C
 
 
 def signal_cases() -> Rules:
-    """For each signal: a job that its alert is raised for, and jobs that it must not be raised for."""
+    """For each signal, cases in which its alert must fire for some jobs and not for others."""
     series = [*active_series(), *(each for signal in SIGNALS for each in signal_series(signal["name"]))]
     tests = [each for signal in SIGNALS for each in signal_tests(signal)]
     case = {"name": "signals", "interval": "1m", "input_series": series, "alert_rule_test": tests}
@@ -103,7 +103,7 @@ def signal_cases() -> Rules:
 
 
 CROWDED = "crowded"
-"""A job of which so many signals are raised that its status has no room for this one."""
+"""A job with so many raised signals that its status has no room for this one."""
 ACTIVE = {
     "raised": "1x40", "suspect": "1x40", "ended": "1x2 0x38", "resumed": "0x20 1x1 0x18", CROWDED: "1x40",
 }  # fmt: skip
@@ -127,7 +127,10 @@ def signal_series(name: str) -> Iterator[dict[str, str]]:
 
 
 def signal_tests(signal: dict[str, str]) -> Iterator[Rules]:
-    """Raised from 8 minutes on, of one job by a new replica from 26 on, and no more from 31 on."""
+    """The alert fires for two jobs from minute 8 to minute 30.
+
+    From minute 26 on, another replica of the operator reports one of these jobs.
+    """
     labels = {"kind": "RLTrainingJob", "namespace": "red"}
     labels |= {"severity": signal["severity"], "signal": signal["name"]}
     raised = [
@@ -143,7 +146,7 @@ def signal_tests(signal: dict[str, str]) -> Iterator[Rules]:
 
 
 def summaries_only(rules: Rules) -> Rules:
-    """The rules without the annotations that no case repeats."""
+    """The rules with no annotation except for the summary, because no case repeats the others."""
     found = deepcopy(rules)
     for rule in alerts(found).values():
         rule["annotations"] = {"summary": rule["annotations"]["summary"]}
@@ -188,7 +191,7 @@ def test_the_cases_notice_each_alert_that_is_broken(
     assert failed == set(alerts(rules)), "no case would notice the others"
 
 
-def test_each_alert_says_what_there_is_to_say(rules: Rules) -> None:
+def test_each_alert_has_severity_summary_and_runbook_link(rules: Rules) -> None:
     for name, rule in alerts(rules).items():
         assert rule["labels"]["severity"] in ("critical", "warning", "info")
         assert re.fullmatch(r"\d+[mh]", rule["for"])
@@ -227,14 +230,14 @@ def test_every_link_of_a_runbook_leads_to_a_file_of_docs() -> None:
             assert (path.parent / link).resolve().is_relative_to(ROOT / "docs"), f"{path.stem}: {link}"
 
 
-def test_runbooks_name_metrics_that_there_are() -> None:
+def test_runbooks_name_metrics_that_exist() -> None:
     for path in RUNBOOKS.glob("*.md"):
         asked = set(re.findall(r"\bheadway_\w+", path.read_text()))
         known = {re.sub(r"_(count|sum|bucket)$", "", name) for name in series()}
         assert asked <= known | series().keys(), path.stem
 
 
-def test_there_is_an_alert_for_each_sign_of_collapse(rules: Rules) -> None:
+def test_there_is_an_alert_for_each_signal(rules: Rules) -> None:
     assert [signal["name"] for signal in SIGNALS] == list(SignalName)
     for signal in SIGNALS:
         assert signal.keys() == {"name", "severity", "summary", "advice"}
@@ -264,7 +267,7 @@ def test_recorded_series_are_named_by_level_metric_and_operation(rules: Rules) -
 
 
 def reasons() -> set[str]:
-    """Every value of the label `reason` of a failed reconcile.
+    """Every value of the label `reason` that a failed reconcile may have.
 
     The writer of a job's objects blocks the job with some of them. A worker reports the others, for other
     errors.
@@ -289,8 +292,10 @@ def test_failed_reconciles_are_explained_by_reasons_that_occur() -> None:
 
 
 def reported(family: MetricFamily) -> bool:
-    """Whether a process names this family anywhere; those of jobs and budgets have a test of their own
-    (test_telemetry)."""
+    """Whether the code of some process names this family.
+
+    `test_telemetry` tests the families of jobs and budgets.
+    """
     sources = (path for room in PROCESSES for path in (ROOT / room).rglob("*.py"))
     return family in (*JOBS, *SHARED_BUDGETS) or any(
         f'"{family.name}"' in path.read_text() for path in sources
@@ -298,7 +303,7 @@ def reported(family: MetricFamily) -> bool:
 
 
 def series() -> dict[str, MetricFamily]:
-    """Families by each name that a query may use; names with a variable part are left out."""
+    """Families by each name that a query may use. Names with a variable part are left out."""
     known: dict[str, MetricFamily] = {}
     for family in FAMILIES:
         if "{" not in family.name:
@@ -308,7 +313,7 @@ def series() -> dict[str, MetricFamily]:
     return known
 
 
-def test_rules_ask_for_metrics_and_labels_that_there_are(rules: Rules) -> None:
+def test_rules_ask_for_metrics_and_labels_that_exist(rules: Rules) -> None:
     known = series()
     for rule in all_rules(rules):
         name = rule.get("alert") or rule["record"]

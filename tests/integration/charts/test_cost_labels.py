@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(FIRST_BUILD_S)]
 
 
 def read(values: dict[str, Any]) -> tuple[str, ...]:
-    """What the operator makes of these values."""
+    """The operator's configuration, as the operator reads it from these values."""
     documents = render("config.yaml", values)
     (text,) = [each["data"]["config.yaml"] for each in documents if "config.yaml" in each.get("data", {})]
     return OperatorConfig.model_validate(yaml.safe_load(text)).cost_labels

@@ -1,6 +1,7 @@
 """Every query of every dashboard returns series, from a real Prometheus that scraped a job that ran.
 
-`whole_job` says what of that job is real. Its alerts are judged by the chart's rules, without their waits.
+`whole_job` lists the real parts of that job. Prometheus evaluates the chart's alerts for it, without their
+waits.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ CHOSEN = {
     "purpose": ".*",
     "server": ".*",
 }
-"""As Grafana writes several values, and All."""
+"""The values of the dashboards' variables, in Grafana's notation for several values and for All."""
 PATIENCE_S = 60
 STEP_S = 0.5
 
 
 def until(holds: Callable[[], bool]) -> bool:
-    """Ask a job that goes on, for as long as patience lasts."""
+    """Wait until the condition holds, at most `PATIENCE_S` seconds; return whether it does."""
     ends = time.monotonic() + PATIENCE_S
     while not (held := holds()) and time.monotonic() < ends:
         time.sleep(STEP_S)
@@ -47,7 +48,7 @@ def until(holds: Callable[[], bool]) -> bool:
 
 
 class Answers:
-    """What each question was answered, asked again until it was."""
+    """The series that each query returned. A query without series is asked again."""
 
     def __init__(self, prometheus: Prometheus, begun: float) -> None:
         self._prometheus = prometheus
@@ -55,7 +56,7 @@ class Answers:
         self.found: dict[Question, list[Json]] = {}
 
     def gather(self) -> None:
-        """Ask until nothing is left to ask, or patience ends."""
+        """Ask until every query has returned series, or the patience ends."""
         until(self._all_answered)
 
     def _all_answered(self) -> bool:
@@ -122,11 +123,11 @@ def test_variables_have_values(watched: tuple[Monitored, Answers], board: Json) 
 def test_the_job_was_judged_and_changed_by_its_coordinator(
     watched: tuple[Monitored, Answers], series: str
 ) -> None:
-    job, _ = watched  # which goes on: its first raise may be too short for a status, its second one is not
+    job, _ = watched  # still runs; the signal's first raise may be too short for a status
     assert until(lambda: len(job.prometheus.series(f"max_over_time(({series})[10m:1s])")) == 1)
 
 
-def test_lines_are_drawn_where_the_jobs_signals_are_over(watched: tuple[Monitored, Answers]) -> None:
+def test_panels_draw_lines_at_the_signals_thresholds(watched: tuple[Monitored, Answers]) -> None:
     job, _ = watched
     known = job.prometheus.series("headway_signal_threshold")
     thresholds = {labels["signal"]: value for labels, value in known}
@@ -151,14 +152,14 @@ def test_lines_are_drawn_where_the_jobs_signals_are_over(watched: tuple[Monitore
     }
 
 
-def test_no_coordinator_of_either_kind_is_missed(watched: tuple[Monitored, Answers]) -> None:
+def test_the_coordinators_of_both_kinds_are_scraped(watched: tuple[Monitored, Answers]) -> None:
     job, _ = watched
     billed = job.prometheus.series(f'headway_usage_cost_usd{{job_name="{JOB}"}}')
     assert {labels["kind"] for labels, _ in billed} == {"RLEvalJob", "RLTrainingJob"}
     assert until(lambda: job.prometheus.series('ALERTS{alertname="HeadwayMetricsMissing"}') == [])
 
 
-def test_the_rules_are_sound_where_the_dashboards_are(watched: tuple[Monitored, Answers]) -> None:
+def test_prometheus_evaluates_every_rule_without_an_error(watched: tuple[Monitored, Answers]) -> None:
     job, _ = watched
     judged = [rule for group in job.prometheus.ask("rules")["groups"] for rule in group["rules"]]
     assert judged != []

@@ -48,7 +48,7 @@ def test_dashboards_are_made_only_if_asked_for() -> None:
     assert "could not find template" in refused.value.stderr
 
 
-def test_a_slip_is_refused() -> None:
+def test_a_wrong_value_is_refused() -> None:
     with pytest.raises(subprocess.CalledProcessError) as refused:
         config_maps(folder="Headway")
     assert "folder" in refused.value.stderr

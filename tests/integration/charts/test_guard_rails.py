@@ -26,7 +26,7 @@ def helm() -> str:
 
 
 def rendered(helm: str, *options: str) -> list[dict[str, Any]]:
-    """The documents of kinds that judge admission, without those that refuse (test_admission.py)."""
+    """The rendered admission policies and bindings, without those that refuse objects (test_admission.py)."""
     command = [helm, "template", "headway", str(ROOT / "charts" / "headway"), *options]
     text = subprocess.run(command, check=True, text=True, capture_output=True).stdout
     found = [document for document in yaml.safe_load_all(text) if document]
@@ -39,7 +39,7 @@ def rendered(helm: str, *options: str) -> list[dict[str, Any]]:
     ]
 
 
-def test_a_policy_that_warns_and_refuses_nothing(helm: str) -> None:
+def test_the_policy_warns_and_refuses_nothing(helm: str) -> None:
     policy, binding = rendered(helm)
     assert policy["kind"] == "ValidatingAdmissionPolicy"
     assert policy["spec"]["validations"] == [rail.validation() for rail in GUARD_RAILS]
@@ -56,7 +56,7 @@ def test_the_policy_warns_where_the_release_watches(helm: str) -> None:
 
 
 KINDS = "v1/Pod,admissionregistration.k8s.io/v1"
-"""The API versions of a cluster that does not serve the policies."""
+"""The API versions of a cluster that does not serve admission policies."""
 
 
 @pytest.mark.parametrize(

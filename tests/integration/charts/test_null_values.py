@@ -1,4 +1,4 @@
-"""A value that is null (`--set caps=null`): as if it had not been given. Nothing starts that cannot run."""
+"""A value that is null (`--set caps=null`) acts as if it were absent, and no broken object is installed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(chart
 DEFAULTS: dict[str, Any] = yaml.safe_load((chart.ROOT / "charts" / "headway" / "values.yaml").read_text())
 SCHEMA = json.loads((chart.ROOT / "charts" / "headway" / "values.schema.json").read_text())
 NEEDED = frozenset(SCHEMA["required"])
-"""Values without which there is nothing to install. Helm refuses them, by the chart's schema."""
+"""Values that an installation needs. Helm refuses a null for them, by the chart's schema."""
 SETTINGS = [
     *DEFAULTS,
     *(f"{block}.{key}" for block in ("caps", "policy") for key in DEFAULTS[block]),
@@ -27,7 +27,7 @@ SETTINGS = [
 
 
 def rendered(path: str) -> str:
-    """All of the chart with one value null.
+    """The whole chart, rendered with this value set to null.
 
     Raises:
         subprocess.CalledProcessError: helm refuses it.
@@ -47,7 +47,7 @@ def read(text: str, folder: Path) -> OperatorConfig:
 
 
 @pytest.mark.parametrize("path", SETTINGS)
-def test_a_null_value_is_one_that_is_not_given(path: str, tmp_path: Path) -> None:
+def test_a_null_value_acts_as_if_it_were_absent(path: str, tmp_path: Path) -> None:
     if path.partition(".")[0] in NEEDED:
         with pytest.raises(subprocess.CalledProcessError) as refused:
             rendered(path)
@@ -59,7 +59,7 @@ def test_a_null_value_is_one_that_is_not_given(path: str, tmp_path: Path) -> Non
     read(text, tmp_path)
 
 
-def test_what_jobs_may_name_reaches_the_operator(tmp_path: Path) -> None:
+def test_lists_of_what_jobs_may_name_reach_the_operator(tmp_path: Path) -> None:
     values = json.dumps(
         {"agentUrls": ["https://*.acme.dev/agents"], "secretNames": ["team-*"], "serviceAccounts": ["jobs-*"]}
     )
@@ -78,6 +78,6 @@ def test_what_jobs_may_name_reaches_the_operator(tmp_path: Path) -> None:
     assert policy.service_accounts == ("jobs-*",)
 
 
-def test_scrapers_that_are_null_are_nobody(tmp_path: Path) -> None:
+def test_null_scrapers_allow_nobody_to_scrape(tmp_path: Path) -> None:
     assert read(rendered("metricsFrom"), tmp_path).metrics_from == ()
     assert read(rendered("caps.sandboxes"), tmp_path).caps == OperatorConfig.model_fields["caps"].default

@@ -1,4 +1,4 @@
-"""What a dashboard makes of a bill that falls, as Prometheus' own promtool works it out."""
+"""What a dashboard shows as the pace of a bill that falls, as Prometheus' own promtool computes it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headway_dashboards.promql import RATE, growth
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(FIRST_BUILD_S)]
 OF_A_JOB = 'kind="RLTrainingJob", namespace="red", job_name="a"'
 SERIES = {"headway_job_cost": "1000+0.1x30 1002.9+0.1x30", "headway_usage_cost_usd": "1000+0.1x30 500+0.1x30"}
-"""A bill of 6 dollars an hour, of which something is withdrawn after half an hour."""
+"""A bill that grows by 6 dollars an hour, and from which an amount is withdrawn after half an hour."""
 WINDOW_MINUTES = 4
 PACE = 6.0
 

@@ -1,4 +1,4 @@
-"""The PodMonitors by which Prometheus scrapes, as helm renders them."""
+"""The PodMonitors that Prometheus scrapes by, as helm renders them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MONITORS = ["headway-operator", "headway-jobs", "headway-servers"]
 
 
 def endpoints(**settings: Any) -> list[Json]:
-    """Of the operator's, the jobs' and the servers' monitor."""
+    """The endpoint of the operator's monitor, of the jobs' monitor and of the servers' monitor."""
     monitors = render("podmonitor.yaml", {"podMonitor": {"enabled": True, **settings}})
     assert [monitor["metadata"]["name"] for monitor in monitors] == MONITORS
     found = [monitor["spec"]["podMetricsEndpoints"] for monitor in monitors]
@@ -28,11 +28,11 @@ def endpoints(**settings: Any) -> list[Json]:
 
 
 def others(endpoint: Json) -> Json:
-    """All but the labels that a target is given."""
+    """Everything of an endpoint except for its relabelings."""
     return {key: value for key, value in endpoint.items() if key != "relabelings"}
 
 
-def test_labels_of_our_samples_stand() -> None:
+def test_labels_of_our_own_samples_are_kept() -> None:
     usual = {"port": "http", "honorLabels": True, "interval": "30s"}
     operator, jobs, _ = endpoints()
     assert (operator, jobs) == (usual, usual | {"relabelings": [KIND]})
@@ -45,7 +45,7 @@ def test_vllms_samples_get_the_labels_of_their_pod() -> None:
     assert given == {"job_name", "kind", "purpose", "server", "server_set"}
 
 
-def test_all_that_is_set_is_handed_on() -> None:
+def test_every_setting_reaches_the_monitors() -> None:
     settings: dict[str, Any] = {
         "interval": "1m30s",
         "scrapeTimeout": "500ms",
@@ -83,7 +83,7 @@ def test_vllm_may_be_left_out() -> None:
         {"servers": {"enable": True}},
     ],
 )
-def test_a_slip_is_refused(wrong: dict[str, Any]) -> None:
+def test_a_wrong_value_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(subprocess.CalledProcessError) as refused:
         endpoints(**wrong)
     assert next(iter(wrong)) in refused.value.stderr

@@ -1,4 +1,4 @@
-"""What the values change about the alerts."""
+"""How the chart's values change the alerts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(FIRST_BUILD_S)]
 def alerts(
     *, monitored: bool = False, replicas: int = 2, relabelings: list[Json] | None = None, **settings: Any
 ) -> dict[str, Json]:
-    """Alerts by name, as the chart makes them with these settings of prometheusRule."""
+    """Alerts by name, as the chart renders them with these settings of prometheusRule."""
     monitor: Json = {"enabled": monitored, "relabelings": relabelings or []}
     values = {"replicas": replicas, "podMonitor": monitor, "prometheusRule": {"enabled": True, **settings}}
     (made,) = render("prometheusrule.yaml", values)
@@ -49,7 +49,7 @@ def test_alerts_get_labels_to_be_routed_by() -> None:
     assert {rule["labels"]["severity"] for rule in found.values()} == {"critical", "warning", "info"}
 
 
-def test_alerts_may_go_on_for_a_while() -> None:
+def test_an_alert_may_keep_firing_for_a_while() -> None:
     assert not any("keep_firing_for" in rule for rule in alerts().values())
     assert {rule["keep_firing_for"] for rule in alerts(keepFiringFor="5m").values()} == {"5m"}
 
@@ -122,7 +122,7 @@ THRESHOLDS = [
 
 
 @pytest.mark.parametrize("emptied", [*THRESHOLDS, "thresholds", "runbookUrl"])
-def test_a_setting_that_rules_are_made_of_cannot_be_taken_away(emptied: str) -> None:
+def test_a_setting_that_the_rules_need_cannot_be_null(emptied: str) -> None:
     settings: Json = {"thresholds": {emptied: None}} if emptied in THRESHOLDS else {emptied: None}
     with pytest.raises(subprocess.CalledProcessError) as refused:
         alerts(**settings)
@@ -147,7 +147,7 @@ def test_a_null_cost_threshold_makes_no_alert() -> None:
         {"thresholds": {"infraErrors": 0.05}},
     ],
 )
-def test_a_slip_is_refused(wrong: Json) -> None:
+def test_a_wrong_value_is_refused(wrong: Json) -> None:
     with pytest.raises(subprocess.CalledProcessError) as refused:
         alerts(**wrong)
     assert next(iter(wrong)) in refused.value.stderr

@@ -1,6 +1,6 @@
 """A real Prometheus scrapes by the chart's PodMonitors and raises the chart's alerts.
 
-There are two releases, each with a namespace of jobs. Their pods answer with what the product's own exporters
+There are two releases, each with a namespace of jobs. Their pods serve what the product's own exporters
 write.
 """
 
@@ -31,23 +31,23 @@ from headway_sandbox.broker.pool import Counts
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(FIRST_BUILD_S)]
 Text = Callable[[], bytes]
 RELEASES = {"headway": ("headway-system", "red"), "next": ("next-system", "blue")}
-"""Namespace of each release, and the one it watches."""
+"""Release -> its own namespace, and the namespace that it watches."""
 JOB = "refunds"
-"""In each namespace there is one of this name."""
+"""A job of this name is in each namespace."""
 FAILED = "returns"
-"""And one that has failed, where there is a leader."""
+"""A failed job, which the leading operator knows too."""
 SERVERS = {
     "rollout": ("RLTrainingJob", "train", "training"),
     "rollout-validation": ("RLTrainingJob", "validation", "validation"),
     "eval-rollout-0": ("RLEvalJob", "evaluation", "0"),
 }
-"""End of the name of each rollout server's pod: kind of job, purpose and set."""
+"""Suffix of the name of each rollout server's pod -> kind of job, purpose and set."""
 HALTED = "exchanges"
-"""And one that has paused itself. Of its signs no alert is to tell."""
+"""A job that has paused itself. No alert may report its signals."""
 LEADING = "headway"
 """The release that has a leader."""
 FAILURES = 100
-"""From one scrape to the next: three scrapes within 10 minutes make the rate that is alerted on."""
+"""Failed reconciles between two scrapes: enough that three scrapes within 10 minutes raise the alert."""
 PATIENCE_S = 60
 SCRAPED = {
     *(("headway-system/headway-operator", f"operator-{replica}") for replica in range(2)),
@@ -57,11 +57,11 @@ SCRAPED = {
     *(("headway-system/headway-servers", f"{JOB}-{name}-0") for name in SERVERS),
     *(("next-system/next-headway-servers", f"{JOB}-{name}-0") for name in SERVERS),
 }
-"""Monitor and pod."""
+"""Monitor and pod of every target that must be scraped."""
 
 
 def monitoring(watched: str) -> Json:
-    """Values of a release."""
+    """The values of a release that watches this namespace."""
     return {
         "watchNamespaces": [watched],
         "prometheusRule": {"enabled": True},
@@ -87,7 +87,7 @@ IN_TROUBLE: Json = {
     "progress": {"step": 12, "maxSteps": 40},
     "signals": [{"name": name, "state": "Raised", "since": 3} for name in SignalName],
 }
-"""The status of a job of which there is much to say; it lists more signals than a status can."""
+"""The status of a job with many problems. It lists more signals than a real status can."""
 ENDED: Json = {
     "state": "Failed",
     "reason": "CrashLoop",
@@ -95,7 +95,7 @@ ENDED: Json = {
     "conditions": [{"type": "Failed", "status": "True", "reason": "CrashLoop"}],
     "signals": IN_TROUBLE["signals"],
 }
-"""That of one that has failed."""
+"""The status of a failed job."""
 PAUSED: Json = {
     "state": "Suspended",
     "reason": "Paused",
@@ -103,11 +103,14 @@ PAUSED: Json = {
     "pause": {"signal": "NothingToTrain", "step": 12, "time": stamp(utc_now())},
     "signals": IN_TROUBLE["signals"],
 }
-"""That of one that waits for a person."""
+"""The status of a job that waits for a person."""
 
 
 def operator(leads: bool, namespace: str) -> Text:
-    """A replica. The one that leads knows of three jobs, and has failed again whenever it is scraped."""
+    """The metrics of an operator replica.
+
+    The leading replica knows three jobs, and counts failed reconciles at each scrape.
+    """
     telemetry, cache = Telemetry(), Cache()
     telemetry.count_jobs(cache)
     if leads:
@@ -141,7 +144,7 @@ def broker(namespace: str) -> Text:
 
 
 def vllm() -> bytes:
-    """What a rollout server counts, and the one family that grows with every version of an adapter."""
+    """Metrics of a rollout server, with the one family that grows with every version of an adapter."""
     lines = 'vllm:num_requests_running{engine="0"} 2\n', 'vllm:lora_requests_info{running="policy-0.1"} 1\n'
     return "".join(lines).encode()
 
@@ -149,7 +152,7 @@ def vllm() -> bytes:
 def templates(namespace: str) -> Iterator[tuple[str, Json]]:
     """Names and pod templates, as the operator plans them.
 
-    They are of a job that trains, with a server for held-out rows, and of the servers of an evaluation of the
+    They belong to a training job with a server for held-out rows, and to the servers of an evaluation of the
     same name.
     """
     body = job(JOB, status=PASSED, evaluation={"servers": "Dedicated"})
@@ -163,7 +166,10 @@ def templates(namespace: str) -> Iterator[tuple[str, Json]]:
 
 
 def pods(stack: ExitStack) -> Iterator[Pod]:
-    """Every pod of both releases and of their jobs; those that serve no metrics answer nothing of use."""
+    """Every pod of both releases and of their jobs.
+
+    A pod that has no metrics of its own serves one under the name `wrong_pod`.
+    """
     for release, (home, namespace) in RELEASES.items():
         (deployment,) = render("deployment.yaml", monitoring(namespace), release, home)
         for replica in range(2):
@@ -180,7 +186,7 @@ def pods(stack: ExitStack) -> Iterator[Pod]:
 
 @pytest.fixture(scope="module")
 def rules() -> Json:
-    """The rules of the first release. All but one are those of the other too."""
+    """The rules of the first release. Only one of them differs from the other release's."""
     made = [
         render("prometheusrule.yaml", monitoring(watched), release, home)[0]["spec"]
         for release, (home, watched) in RELEASES.items()
@@ -191,14 +197,14 @@ def rules() -> Json:
 
 
 def without_release(rules: Json) -> list[Json]:
-    """The rules that name no release."""
+    """The rules that do not name their release."""
     found = [rule for group in rules["groups"] for rule in group["rules"]]
     return [rule for rule in found if rule.get("alert") != "HeadwayOperatorNotScraped"]
 
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory, rules: Json) -> Iterator[Prometheus]:
-    """It has scraped everything twice or more."""
+    """A Prometheus that has scraped each target several times."""
     with ExitStack() as stack:
         there = list(pods(stack))
         monitors = [

@@ -1,4 +1,4 @@
-"""`headway data push` to a real S3 server: what is uploaded is what a job reads."""
+"""`headway data push` to a real S3 server: a job reads exactly the rows that were uploaded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headway_api.store import open_store
 from headway_cli.commands.data import app
 
 BUILD_SECONDS = 900
-"""On a fresh machine the server is built first."""
+"""Seconds for the first test: on a fresh machine the server is built first."""
 START_SECONDS = 20.0
 KEYS = {"AWS_ACCESS_KEY_ID": "headway", "AWS_SECRET_ACCESS_KEY": "secret-of-headway"}
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(BUILD_SECONDS + 60)]
@@ -91,7 +91,7 @@ def test_an_absent_bucket_and_wrong_keys_are_reported(
     assert done.exit_code == 2
     assert "bucket 'absent' cannot be used: there is no such bucket" in done.stderr
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
-    monkeypatch.setattr("boto3.DEFAULT_SESSION", None)  # which has kept the right one
+    monkeypatch.setattr("boto3.DEFAULT_SESSION", None)  # the default session still has the right keys
     done = CliRunner().invoke(app, [*push, "s3://rows/team"])
     assert done.exit_code == 2
     assert "the store refuses the credentials" in done.stderr

@@ -50,7 +50,7 @@ def endpoint(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def doctor(folder: Path, inputs: Path, *options: str, **variables: str) -> tuple[Json, str]:
-    """What the command prints, and its notes."""
+    """The command's output and its notes."""
     settings = {
         "model.base": f"file://{inputs}/model",
         "data.train.uri": f"file://{inputs}/train.jsonl",

@@ -1,4 +1,4 @@
-"""Every command of a page that reads the folder of a job, typed beside a job that ran on this machine."""
+"""Every documented command that reads a job's folder, run beside a job of this machine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SHORTER, RUN = "--set spec.schedule.maxSteps=3", "headway run "
 
 
 def in_order(entry: Entry) -> int:
-    """The job of three steps comes before the whole one, which replaces it. Readers of the job follow."""
+    """The sort key of a command: the job of three steps, the whole job that replaces it, then readers."""
     return (SHORTER, RUN, "").index(next(each for each in (SHORTER, RUN, "") if each in entry.texts[0]))
 
 
@@ -55,7 +55,7 @@ ENTRIES = [
 
 
 def spec(folder: Path, inputs: Path) -> dict[str, Any]:
-    """What the reader's job changes of the example's."""
+    """The reader's changes to the spec of the example's job."""
     rows = {
         split: {"uri": f"file://{folder}/{split}.jsonl", "taskColumn": tiered_rows.COLUMN}
         for split in tiered_rows.SPLITS
@@ -73,7 +73,7 @@ def spec(folder: Path, inputs: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory) -> DocShell:
-    """A reader's shell, in a copy of the example with a small job of the reader's own."""
+    """A shell in a copy of the example, with a small job that the reader began."""
     folder = tmp_path_factory.mktemp("reader") / "desk"
     shutil.copytree(EXAMPLE, folder)
     inputs = quickstart.inputs(Settings.from_environ({}).cache, 0)
@@ -102,7 +102,7 @@ def test_a_command_of_a_page_succeeds(shell: DocShell, entry: Entry) -> None:
 
 
 def test_the_jobs_weights_are_served_beside_their_base(shell: DocShell, tmp_path: Path) -> None:
-    """By a real vLLM, until Ctrl-C. The job is the one of the commands above."""
+    """A real vLLM serves them until Ctrl-C. The commands above have trained the job."""
     log, port = tmp_path / "log", free_port()
     command = [sys.executable, "-m", "headway_cli", "serve", JOB, "--port", str(port)]
     environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
@@ -127,7 +127,7 @@ def test_the_jobs_weights_are_served_beside_their_base(shell: DocShell, tmp_path
 
 
 def until_served(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    """Wait for vLLM. The test's own timeout bounds it."""
+    """Wait until vLLM serves. The test's own timeout bounds the wait."""
     while True:
         assert process.poll() is None, log.read_text()
         with suppress(OSError), request.urlopen(f"http://127.0.0.1:{port}/v1/models") as answer:
@@ -138,7 +138,7 @@ def until_served(process: subprocess.Popen[bytes], port: int, log: Path) -> None
 
 
 def asked(port: int, model: str) -> dict[str, Any]:
-    """The answer of a model, greedy, with the log-probabilities of its tokens."""
+    """A model's greedy answer, with the log-probabilities of its tokens."""
     body = {"model": model, "messages": [{"role": "user", "content": "Refund order 7."}]}
     body |= {"max_tokens": 8, "temperature": 0, "logprobs": True}
     url, headers = f"http://127.0.0.1:{port}/v1/chat/completions", {"Content-Type": "application/json"}

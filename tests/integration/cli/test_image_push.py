@@ -27,7 +27,10 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 @pytest.fixture
 def registry(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Debian's registry, with an image in the place of the sandbox image; yields a builder's variables."""
+    """Debian's registry, with an image under the sandbox image's name.
+
+    Yields the environment of a builder.
+    """
     program = debian_program.program("buildah")
     assert images.builder() == "buildah"
     environ = os.environ | local_cluster.variables(tmp_path / "registry")

@@ -1,4 +1,4 @@
-"""A real job without a cluster: stopped, killed, gone on with, and billed once."""
+"""A real job without a cluster: it is stopped, killed, resumed, and billed once."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def why(folder: Path) -> str:
 
 
 @pytest.mark.long
-def test_a_job_is_stopped_killed_and_gone_on_with(inputs: Path, tmp_path: Path) -> None:
+def test_a_job_is_stopped_killed_and_resumed(inputs: Path, tmp_path: Path) -> None:
     folder = tmp_path / "job"
     with running(inputs, folder) as process:
         until_step(process, folder, 1)
@@ -115,7 +115,7 @@ def test_a_job_is_stopped_killed_and_gone_on_with(inputs: Path, tmp_path: Path) 
     assert job["status"]["state"] == "Complete"
     assert job["status"]["progress"]["step"] == STEPS
     run = Path(job["status"]["artifacts"]["uri"].removeprefix("file://"))
-    bill.verified(job, run)  # raises where a token was billed twice, or not at all
+    bill.verified(job, run)  # raises if a token was billed twice, or not at all
     assert job["status"]["artifacts"]["page"] == f"file://{run}/report.html"
     page = (run / "report.html").read_text()
     assert f"finished: MaxSteps, step {STEPS}" in page

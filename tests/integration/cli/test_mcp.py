@@ -1,4 +1,4 @@
-"""`headway mcp` as a client starts it: a process that speaks over its standard input and output."""
+"""`headway mcp` as a client starts it: a process that uses its standard input and output."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ READS = [
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Jobs, and the project `desk` of a template. Not to be changed."""
+    """A folder with jobs, and with the project `desk` of a template. Tests must not change it."""
     folder = mcp_project.written(tmp_path_factory.mktemp("project"))
     scaffold.write(folder / "desk", Template.VERIFIABLE)
     (folder / "desk" / "test_environment.py").write_text("def test_it() -> None:\n    assert 1 + 1 == 2\n")
@@ -115,7 +115,7 @@ async def test_with_changes_allowed_jobs_are_changed(project: Path, stub: tuple[
 
 
 async def test_a_project_is_checked_by_its_own_code(project: Path) -> None:
-    """What it prints while it is checked reaches no client."""
+    """Anything that the project's code prints during the check does not reach the client."""
     async with over_stdio(project, "--allow-changes") as client:
         found = answer(await client.call_tool("check", {"file": "desk/job.yaml", "rows": 1}))
         assert {each["check"]: each["verdict"] for each in found["checks"]}["tests"] == "Pass"
@@ -136,7 +136,7 @@ async def started(project: Path, *options: str) -> asyncio.subprocess.Process:
 
 
 def line(method: str, number: int | None = None, **params: Any) -> bytes:
-    """A message of the handshake that older clients speak."""
+    """A message of the handshake that older clients send."""
     message = {"jsonrpc": "2.0", "method": method, "params": params}
     return json.dumps(message if number is None else {**message, "id": number}).encode() + b"\n"
 
@@ -166,7 +166,7 @@ async def heard(server: asyncio.subprocess.Process) -> Json:
 
 
 async def ended(server: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
-    """What it still says once its input has ended; and it ends."""
+    """Close the server's input, wait for its end, and return the rest of its output."""
     assert server.stdin is not None
     server.stdin.close()
     return await asyncio.wait_for(server.communicate(), 30)
@@ -193,7 +193,7 @@ def below(process: int) -> list[psutil.Process]:
 
 
 async def checking(folder: Path) -> tuple[asyncio.subprocess.Process, list[psutil.Process]]:
-    """A server whose check of a project would take minutes, and what it has started for that."""
+    """A server with a running check that would take minutes, and the processes that it started for it."""
     scaffold.write(folder / "slow", Template.VERIFIABLE)
     slow = "import time\ndef test_it() -> None:\n    time.sleep(500)\n"
     (folder / "slow" / "test_environment.py").write_text(slow)
@@ -231,7 +231,7 @@ async def test_a_check_ends_with_its_server(tmp_path: Path) -> None:
 
 
 async def test_a_call_that_hangs_does_not_hold_up_the_end(project: Path, tmp_path: Path) -> None:
-    """The cluster takes the connection and says nothing."""
+    """The cluster accepts the connection and never answers."""
     silent = await asyncio.start_server(lambda reader, writer: asyncio.sleep(600), "127.0.0.1", 0)
     port = silent.sockets[0].getsockname()[1]
     with stub_cluster.served(StubCluster(), tmp_path) as kubeconfig:

@@ -1,4 +1,4 @@
-"""`make newcomer`: docs/first-environment.md, typed by a user who has nothing yet."""
+"""`make newcomer`: docs/first-environment.md, followed by a new user on an empty machine."""
 
 from __future__ import annotations
 

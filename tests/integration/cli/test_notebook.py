@@ -1,4 +1,4 @@
-"""The notebook of the examples, cell by cell: a real job trains, and what it reads is there."""
+"""The example's notebook, run cell by cell: a real job trains, and the notebook reads its results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(900
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where the notebook writes. Its job is ended, whatever happens."""
+    """The folder that the notebook writes to. Its job is ended, whatever happens."""
     monkeypatch.chdir(NOTEBOOK.parent)
     monkeypatch.setenv("HEADWAY_NOTEBOOK_FOLDER", str(tmp_path))
     monkeypatch.setenv("HEADWAY_NOTEBOOK_STEPS", str(STEPS))
@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def executed() -> dict[str, Any]:
-    """What the names of the notebook stand for after its last cell."""
+    """The notebook's variables by name, after its last cell."""
     names: dict[str, Any] = {"__name__": "__main__"}
     for number, cell in enumerate(json.loads(NOTEBOOK.read_text())["cells"]):
         if cell["cell_type"] == "code":

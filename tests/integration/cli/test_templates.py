@@ -1,4 +1,4 @@
-"""Each template of `headway init` is checked, gets a tiny model, and trains as it is written."""
+"""Each template of `headway init` is checked, gets a tiny model, and trains without a change."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(4 *
 
 
 def headway(project: Path, *words: str) -> str:
-    """What a command printed that succeeded in the project's folder."""
+    """What a command printed in the project's folder. The command must succeed."""
     command = [sys.executable, "-m", "headway_cli", *words]
     done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -35,7 +35,7 @@ def headway(project: Path, *words: str) -> str:
 
 @contextmanager
 def agent(project: Path, template: Template) -> Iterator[list[str]]:
-    """The agent of a project that has one, in another process; yields the options that name its port."""
+    """Start the project's agent in another process, if it has one. Yields the options that name its port."""
     if template is not Template.AGENT_HTTP:
         yield []
         return

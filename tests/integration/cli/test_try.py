@@ -1,4 +1,4 @@
-"""`make try`: a report at its end, the same one again when it is repeated, and a better agent."""
+"""`make try`: it ends with a report and a better agent, and a second run prints the same report."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_try_improves_the_agent_and_a_rerun_repeats_the_report(tmp_path: Path)
     assert shares.group() in again.stdout
 
 
-def test_a_setting_that_is_wrong_is_named(tmp_path: Path) -> None:
+def test_the_error_for_a_wrong_setting_names_it(tmp_path: Path) -> None:
     done = tried(tmp_path / "try", STEPS="many")
     assert done.returncode == 2
     assert "STEPS='many': write a whole number" in done.stderr

@@ -30,13 +30,13 @@ EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "sop-quickstart" / 
 
 @dataclass
 class Played:
-    """A cluster that is played, and its job."""
+    """A simulated cluster with one job."""
 
     stub: StubCluster
     env: dict[str, str]
 
     def put(self, job: Json, *, step: int | None = None) -> None:
-        """The job from now on."""
+        """Replace the job in the cluster by this one."""
         known = self.stub.jobs.get(("rltrainingjobs", "refund-desk"))
         version = 1 if known is None else int(known["metadata"]["resourceVersion"]) + 1
         job["metadata"]["resourceVersion"] = str(version)
@@ -56,7 +56,7 @@ def played(tmp_path: Path) -> Iterator[Played]:
 
 
 def until(holds: Callable[[], bool], what: Callable[[], object]) -> None:
-    """Return once it holds; AssertionError with what there is after the deadline."""
+    """Wait until the condition holds, or fail with `what()` after the deadline."""
     end = time.monotonic() + DEADLINE_SECONDS
     while not holds():
         assert time.monotonic() < end, what()
@@ -68,10 +68,10 @@ def until(holds: Callable[[], bool], what: Callable[[], object]) -> None:
 
 @dataclass
 class Tmux:
-    """A terminal with a shell in it: nothing else here plays one with a size and a scrollback."""
+    """A terminal with a shell in it. Only tmux simulates a size and a scrollback."""
 
     tmux: str
-    """Path of the program."""
+    """Path of the tmux program."""
     socket: Path
 
     def __call__(self, *words: str) -> str:
@@ -81,11 +81,11 @@ class Tmux:
         return done.stdout
 
     def text(self) -> str:
-        """What is to be seen."""
+        """What the terminal shows."""
         return self("capture-pane", "-p")
 
     def history(self) -> str:
-        """The same, and what was scrolled away."""
+        """What the terminal shows, and what has scrolled out of view."""
         return self("capture-pane", "-p", "-S", "-")
 
     def type(self, *keys: str) -> None:
@@ -100,7 +100,7 @@ class Tmux:
 
 @pytest.fixture
 def tmux(played: Played) -> Iterator[Tmux]:
-    """Of 100 columns and 70 lines, with a prompt `ready$`."""
+    """A terminal of 100 columns and 70 lines, with the prompt `ready$`."""
     with tempfile.TemporaryDirectory(prefix="tmux-") as folder:  # a socket's path must be short
         there = Tmux(program("tmux"), Path(folder) / "s")
         command = [there.tmux, "-S", str(there.socket), "-f", os.devnull, *SESSION]
@@ -144,7 +144,7 @@ def test_a_terminal_is_drawn_on_in_place_at_any_size(played: Played, tmux: Tmux)
     tmux.type("C-c")
     tmux.shows("exit 130", "ready$")
     assert tmux.has_cursor()
-    assert "throughput: the learner has taken no step" in tmux.history()  # rows that had no room
+    assert "throughput: the learner has taken no step" in tmux.history()  # lines that did not fit
     tmux.type("echo all is well", "Enter")
     tmux.shows("\nall is well")
 
@@ -159,7 +159,7 @@ def test_the_last_screen_stays_when_the_job_ends(played: Played, tmux: Tmux) -> 
 
 
 def test_a_local_job_is_drawn_too(tmux: Tmux, tmp_path: Path) -> None:
-    """It is suspended, so that nothing of it starts."""
+    """The job is suspended, so that no process of it starts."""
     words = ("run", str(EXAMPLE), "--local", "--set", "spec.suspend=true", "--folder", str(tmp_path / "job"))
     tmux.type(f"clear; {shlex.join([sys.executable, '-m', 'headway_cli', *words])}; echo exit $?", "Enter")
     tmux.shows("exit 3", "RLTrainingJob headway-demo/sop-quickstart", "state      Suspended for ", "files: ")
@@ -196,7 +196,7 @@ def test_a_pipe_that_is_closed_ends_the_command_at_once(played: Played, options:
     assert process.stderr is not None
     assert "Training" in process.stdout.readline()
     until(lambda: played.stub.watches > 0, lambda: "nothing is watched")
-    process.stdout.close()  # and the job never changes again
+    process.stdout.close()  # the job does not change after that
     try:
         assert process.wait(10) == 141
         assert process.stderr.read() == ""

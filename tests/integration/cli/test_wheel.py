@@ -17,7 +17,7 @@ import env
 from env import ROOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(600)]
-"""It builds the wheel, and mypy reads all that a user's script imports: two minutes."""
+"""The tests build the wheel, and mypy reads all that a user's script imports: two minutes."""
 SCRIPT = """
 from headway_cli.client import TrainingClient
 run = TrainingClient(local=True).train("job.yaml")
@@ -36,7 +36,7 @@ def run(*words: str | Path, cwd: Path, **more: str) -> subprocess.CompletedProce
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of an environment that has the wheel, and beside it what this environment has."""
+    """The folder of programs of an environment with the wheel, and with the packages of this environment."""
     folder = tmp_path_factory.mktemp("wheel")
     uv = env.bootstrap_uv()
     constraints = ("--build-constraints", ROOT / "requirements" / "build.txt")
@@ -50,12 +50,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = run(uv, "pip", "install", *into, cwd=folder, **env.uv_options())
     assert done.returncode == 0, done.stderr
     own = next((folder / "venv" / "lib").glob("python*/site-packages"))
-    # Of a folder that is named here Python reads no further .pth, so not the checkout's either.
+    # Python reads no .pth file in a folder that this file names, so it does not find the checkout.
     (own / "beside.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
     return python.parent
 
 
-def test_the_packages_are_those_of_the_wheel(installed: Path, tmp_path: Path) -> None:
+def test_packages_are_imported_from_the_wheel(installed: Path, tmp_path: Path) -> None:
     asked = "import headway_cli, headway_api; print(headway_cli.__file__, headway_api.__file__)"
     done = run(installed / "python", "-c", asked, cwd=tmp_path)
     assert all(word.startswith(str(installed.parent)) for word in done.stdout.split()), done
@@ -69,7 +69,7 @@ def test_a_project_is_written_from_the_wheels_templates(installed: Path, tmp_pat
 
 
 def test_kubectl_finds_the_plugin(installed: Path, tmp_path: Path) -> None:
-    """kubectl runs the program `kubectl-headway` of the path with the words after `headway`."""
+    """kubectl finds the program `kubectl-headway` on the PATH and passes it the words after `headway`."""
     plain = run(installed / "headway", "watch", "--help", cwd=tmp_path, COLUMNS="100")
     done = run(installed / "kubectl-headway", "watch", "--help", cwd=tmp_path, COLUMNS="100")
     assert (done.returncode, done.stdout) == (0, plain.stdout), done.stderr

@@ -1,4 +1,4 @@
-"""These tests are of the cluster that hack/cluster makes of this machine's own processes."""
+"""Tests of the cluster that hack/cluster runs as processes of this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headway_cluster.host import docker_answers
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cluster() -> None:
-    """Skip all of them where kind would be tested in its place."""
+    """Skip all of them if the cluster is one of kind, which these tests are not about."""
     if docker_answers():
         pytest.skip(
             "a Docker engine answers, so hack/cluster drives kind; these tests are of its own cluster"

@@ -1,4 +1,4 @@
-"""Small pods for tests, all of the one image every local cluster has."""
+"""Small pods for tests, all with the one image that every local cluster has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The local cluster does what a Kubernetes does: each test asks one thing of it."""
+"""The local cluster behaves as Kubernetes does. Each test checks one behaviour."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_the_host_reaches_a_service(cluster: Any, web: str) -> None:
     cluster.wait_until("the service to answer on the host", answers)
 
 
-def test_a_host_path_is_the_hosts(cluster: Any, namespace: str, tmp_path: Path) -> None:
+def test_a_host_path_shows_the_hosts_files(cluster: Any, namespace: str, tmp_path: Path) -> None:
     (tmp_path / "note").write_text("left by the host\n")
     cluster.apply(
         pod(
@@ -100,7 +100,7 @@ def test_a_host_path_is_the_hosts(cluster: Any, namespace: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("port", [6443, 10250], ids=["api-server", "kubelet"])
-def test_strangers_are_turned_away(cluster: Any, port: int) -> None:
+def test_the_api_server_refuses_strangers(cluster: Any, port: int) -> None:
     server = json.loads(cluster.kubectl("config", "view", "-o", "json"))["clusters"][0]["cluster"]
     host = server["server"].removeprefix("https://").partition(":")[0]
     nobody = ssl._create_unverified_context()

@@ -1,7 +1,7 @@
 """`cluster.py down` leaves nothing, whatever state the cluster is in.
 
-The cluster of these tests has a network namespace and a state folder of its own. So it can be killed and
-taken down beside one that is in use.
+The cluster of these tests has its own network namespace and state folder. So it can be killed and taken down
+beside a cluster that is in use.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Spare:
 @pytest.fixture
 def spare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spare]:
     state = tmp_path_factory.mktemp("spare") / "state"
-    # Of a run that was killed.
+    # These traces belong to a run that was killed.
     subprocess.run(["ip", "netns", "delete", NETWORK], check=False, capture_output=True)
     subprocess.run(["ip", "netns", "add", NETWORK], check=True)
     spare = Spare(Layout(cache=Layout.from_environment().cache, state=state))

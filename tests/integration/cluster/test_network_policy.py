@@ -1,4 +1,4 @@
-"""NetworkPolicy with real pods: a table of what must pass and what must not.
+"""NetworkPolicy with real pods: a table of which connections must open and which must not.
 
 Every case has these pods:
 
@@ -22,9 +22,10 @@ from .pods import pod, service
 pytestmark = [pytest.mark.e2e, pytest.mark.ci, pytest.mark.timeout(2700)]
 
 CONNECT_S = 2
-"""Dropped packets are never answered, so this is also what a refused connection costs."""
+"""Seconds to wait for a connection. Dropped packets get no answer, so a denied connection takes this long."""
 ENFORCED_S = 20
-"""Longest from the API's answer to the kernel. Measured at under 50 ms, where the daemon gets a CPU."""
+"""Seconds from the API's answer until the kernel enforces a policy. It takes under 50 ms if the daemon gets a
+CPU."""
 
 Knock = tuple[str, str, int]
 """Sender, host, port."""
@@ -32,7 +33,7 @@ Knock = tuple[str, str, int]
 
 @dataclass(frozen=True)
 class Lab:
-    """Two namespaces with the pods of the table."""
+    """Two namespaces with the pods that the module's docstring lists."""
 
     cluster: Any
     home: str
@@ -45,13 +46,13 @@ class Lab:
         return bool(done.returncode == 0)
 
     def opened(self, knocks: Iterable[Knock]) -> dict[Knock, bool]:
-        """Which of these connections open; all are tried at once."""
+        """Which of these connections open. All are tried at once."""
         asked = list(knocks)
         with ThreadPoolExecutor(len(asked)) as threads:
             return dict(zip(asked, threads.map(lambda knock: self.connects(*knock), asked), strict=True))
 
     def settles(self, expected: Mapping[Knock, bool]) -> None:
-        """Exactly the connections that should open do, soon, and go on doing so."""
+        """Assert that exactly the expected connections open within `ENFORCED_S`, and keep doing so."""
         deadline = time.monotonic() + ENFORCED_S
         while (found := self.opened(expected)) != expected and time.monotonic() < deadline:
             time.sleep(0.2)
@@ -64,14 +65,14 @@ class Lab:
         return str(self.cluster.kubectl("get", "-n", namespace, f"pod/{name}", "-o", path))
 
     def enforce(self, *specs: dict[str, Any]) -> None:
-        """Apply these policies instead of all that were there."""
+        """Replace all policies by these."""
         self.cluster.kubectl("delete", "networkpolicies", "--all", "-n", self.home)
         for number, spec in enumerate(specs):
             self.cluster.apply(policy(f"policy-{number}", self.home, spec))
 
 
 def knock(host: str, port: int) -> str:
-    """A shell command that succeeds where a TCP connection opens."""
+    """A shell command that succeeds if a TCP connection opens."""
     return f"nc -w {CONNECT_S} {host} {port} < /dev/null > /dev/null 2>&1"
 
 
@@ -214,7 +215,7 @@ def test_egress_opens_what_it_lists(lab: Lab) -> None:
     )
 
 
-def test_a_new_policy_lets_open_connections_be(lab: Lab) -> None:
+def test_a_new_policy_keeps_open_connections(lab: Lab) -> None:
     lab.enforce()
     lines = 16
     talk = f"for i in $(seq {lines}); do echo; sleep 0.5; done"
@@ -230,7 +231,7 @@ def test_a_new_policy_lets_open_connections_be(lab: Lab) -> None:
         return int(lab.cluster.kubectl(*count))
 
     in_background("server", "sleep 120 | nc -l -p 7000 > /tmp/heard")
-    # Until the server listens nobody is let in, and it lets in one.
+    # Until the server listens, no connection opens. It accepts only one.
     in_background("other", f"for try in $(seq 50); do ({talk}) | nc {server} 7000 && break; sleep 0.2; done")
     lab.cluster.wait_until("the first line", lambda: heard() > 0, deadline=30)
     lab.enforce(ingress())
@@ -248,11 +249,11 @@ def test_the_node_itself_always_reaches_its_pods(lab: Lab) -> None:
     lab.cluster.kubectl("wait", "-n", lab.home, *ready)
 
 
-def test_a_pod_is_covered_from_its_first_instruction(lab: Lab) -> None:
-    """Pods whose egress is denied knock as soon as they start: not one may ever get through."""
+def test_a_policy_covers_a_pod_from_its_first_instruction(lab: Lab) -> None:
+    """Pods whose egress is denied try to connect as soon as they start. Not one may ever succeed."""
     sealed = {"podSelector": {"matchLabels": {"sealed": "yes"}}, "policyTypes": ["Egress"]}
     lab.enforce(sealed)
-    time.sleep(1)  # the policy is there; what is tested is that nobody is ahead of his own cover
+    time.sleep(1)  # the policy is enforced by now: the test is about pods that start before their own rules
     server = lab.address("server")
     attempt = f"{knock(server, 8080)} && echo through"
     names = [f"sealed-{number}" for number in range(8)]
@@ -266,7 +267,7 @@ def test_a_pod_is_covered_from_its_first_instruction(lab: Lab) -> None:
         assert "through" not in lab.cluster.kubectl("logs", "-n", lab.home, name)
 
 
-def test_a_relabelled_pod_changes_sides(lab: Lab) -> None:
+def test_relabelling_a_pod_changes_what_it_reaches(lab: Lab) -> None:
     lab.enforce(ingress({"from": [FRIEND]}))
     server = lab.address("server")
     lab.settles({("other", server, 8080): False})

@@ -1,4 +1,4 @@
-"""Every stage of a job's life, judged once."""
+"""Every stage of a job's life, evaluated once by kstatus, Argo CD and Flux."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from job_stages import STAGES
 
 @pytest.fixture(scope="session")
 def stages() -> gitops.Stages:
-    """Each stage's job and verdict."""
+    """The job of each stage, with the tools' verdicts."""
     keys = [(kind, name) for kind, makes in STAGES.items() for name in makes]
     bodies = [STAGES[kind][name]().body for kind, name in keys]
     verdicts = gitops.judge(gitops.program(), bodies)

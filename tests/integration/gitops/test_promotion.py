@@ -1,6 +1,6 @@
-"""Commits of examples/promote, applied as Argo CD and Flux apply them: in order, and only past a passed gate.
+"""Commits of examples/promote, applied in order as Argo CD and Flux do, and only past a passed gate.
 
-The order is this test's own; what a gate says is what the tools' own code says of a real status.
+This test implements the order itself. The tools' own code evaluates a gate's real status.
 """
 
 from __future__ import annotations
@@ -59,18 +59,18 @@ TOOLS: dict[str, tuple[Callable[[Path], list[list[Json]]], Passes]] = {
 
 
 class Cluster:
-    """What a tool has applied, and which evaluations ran."""
+    """The objects that a tool has applied, and the evaluations that ran."""
 
     def __init__(self, tool: str) -> None:
         self.order, self.passes = TOOLS[tool]
         self.keeps = PRUNE[tool]
         self.verdicts: dict[str, Verdict] = {}
-        """Of evaluations that are there, by name."""
+        """Verdicts of the existing evaluations, by name."""
         self.ran: list[str] = []
         self.serving = ""
 
     def apply(self, folder: Path, verdict: Verdict) -> None:
-        """A commit. An evaluation that is new ends with this verdict; one that is there keeps its own."""
+        """Apply a commit. A new evaluation ends with this verdict, and an existing one keeps its own."""
         for stage in self.order(folder):
             passed = [self._applied(body, verdict) for body in stage]
             if not all(passed):
@@ -91,7 +91,7 @@ class Cluster:
 
 
 def commit(folder: Path, step: int) -> Path:
-    """deploy/ with a promotion of this step's weights."""
+    """The contents of deploy/ after a promotion of this step's weights."""
     copytree(DEPLOY, folder / "deploy")
     uri = f"{OLD.rpartition('/')[0]}/{step:06d}"
     best = {"checkpoints": {"best": {"step": step, "uri": uri}}}
@@ -101,7 +101,7 @@ def commit(folder: Path, step: int) -> Path:
 
 @pytest.fixture
 def commits(tmp_path: Path) -> tuple[Path, Path]:
-    """The one in production, and the next promotion."""
+    """The commit in production, and the next promotion."""
     return commit(tmp_path / "old", 120), commit(tmp_path / "new", 180)
 
 
@@ -135,7 +135,7 @@ def test_a_revert_serves_the_old_model_and_runs_nothing(
 def test_without_the_order_a_failed_gate_changes_what_serves(
     stages: Stages, commits: tuple[Path, Path], tool: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that the tests above can fail."""
+    """This shows that the tests above can fail."""
     order, passes = TOOLS[tool]
     monkeypatch.setitem(TOOLS, tool, (lambda folder: [[b for s in order(folder) for b in s]], passes))
     cluster = Cluster(tool)

@@ -1,4 +1,4 @@
-"""The table of docs/gitops.md is what kstatus, Argo CD and Flux say of jobs, by their own code."""
+"""The table of docs/gitops.md equals what the tools' own code says: kstatus, Argo CD and Flux."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(git
 PAGE = ROOT / "docs" / "gitops.md"
 HEAD = "| stage | job | kstatus | Argo CD | Flux |"
 ENDS = {"Current": "Ready", "Failed": "Failed", "InProgress": "TimedOut", "Terminating": "TimedOut"}
-"""How a wait ends, by what is waited for."""
+"""The kstatus verdict of a job -> how a wait for it ends."""
 
 
 def table() -> dict[tuple[str, str], tuple[str, str, str]]:
-    """(kind, stage) -> what the page says of kstatus, Argo CD and Flux."""
+    """(kind, stage) -> the verdicts of kstatus, Argo CD and Flux, as the page has them."""
     lines = PAGE.read_text().partition(HEAD)[2].partition("\n\n")[0].splitlines()[2:]
     found: dict[tuple[str, str], tuple[str, str, str]] = {}
     for line in lines:
@@ -40,7 +40,7 @@ def test_the_page_has_the_verdicts_of_the_tools(stages: Stages, kind: str, stage
     assert (found.kstatus, found.argo, found.flux) == table()[kind, stage]
 
 
-def test_what_is_failed_ends_a_wait_at_once(stages: Stages) -> None:
+def test_a_failed_job_ends_a_wait_at_once(stages: Stages) -> None:
     for (kind, stage), (_, found) in stages.items():
         assert found.ends == ENDS[found.flux], (kind, stage)
         assert found.ends_plainly == ENDS[found.kstatus], (kind, stage)
@@ -59,7 +59,7 @@ def test_a_gate_that_has_passed_shows_its_numbers(stages: Stages) -> None:
 
 
 def is_let_through(found: Verdict) -> set[str]:
-    """Who goes on at this verdict."""
+    """The tools that go on at this verdict."""
     ready = {
         "kstatus": found.kstatus == "Current",
         "Argo CD": found.argo == "Healthy",
@@ -69,7 +69,7 @@ def is_let_through(found: Verdict) -> set[str]:
 
 
 def test_a_gate_lets_through_only_what_has_passed_it(stages: Stages) -> None:
-    """Of a job that counts as ready by its success."""
+    """This holds for a job that counts as ready by its success."""
     for stage in STAGES["RLEvalJob"]:
         if not re.search(r"`(Accepted|Running)`|without a gate", stage):
             through = is_let_through(stages["RLEvalJob", stage][1])
@@ -84,6 +84,6 @@ def test_flux_passes_only_passed_gates_under_any_policy(stages: Stages) -> None:
 
 
 def test_the_rules_of_other_tests_are_kstatus_own(stages: Stages) -> None:
-    """tests/support/kstatus.py has them in Python, for tests that build nothing."""
+    """tests/support/kstatus.py has these rules in Python, for tests that build no tool."""
     for key, (body, found) in stages.items():
         assert kstatus.verdict(body) == found.kstatus, key

@@ -1,4 +1,4 @@
-"""An operator of the test's own in a namespace of its own."""
+"""An operator for each test, in a namespace of its own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from operator_rig import Cluster, Rig
 
 @pytest.fixture(scope="module")
 def house(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """A prepared namespace; no operator runs yet."""
+    """A prepared namespace, in which no operator runs yet."""
     folder: Path = tmp_path_factory.mktemp("operator")
     rig = Rig(cluster, f"operator-{uuid.uuid4().hex[:6]}", folder)
     try:
@@ -24,7 +24,7 @@ def house(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture
 def rig(house: Rig) -> Iterator[Rig]:
-    """The same with nothing in it, before and after a test."""
+    """The prepared namespace, empty before and after each test."""
     house.scripts, house.settings = {}, {}
     yield house
     house.clean()

@@ -1,4 +1,4 @@
-"""The chart's policies on a real API server: who may make which pods, and who may write what of a job."""
+"""The chart's policies on a real API server: who may create which pods and write which part of a job."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(300)]
 
 
 class Cluster(Protocol):
-    """What these tests use of the cluster's fixture."""
+    """The methods of the cluster fixture that these tests use."""
 
     def attempt(self, *arguments: str, input: str | None = None) -> subprocess.CompletedProcess[str]: ...
 
 
 @pytest.fixture(scope="module")
 def guarded(house: Rig) -> Iterator[Rig]:
-    """The namespace with the chart's policies on it, and an account that may make pods and Jobs."""
+    """The namespace with the chart's policies, and an account that may create pods and Jobs."""
     made = house.rendered("admission.yaml")
     house.cluster.kubectl("apply", "-f", "-", input=made)
     where = ("-n", house.namespace)
@@ -48,14 +48,14 @@ def guarded(house: Rig) -> Iterator[Rig]:
 
 @pytest.fixture
 def rig(guarded: Rig) -> Iterator[Rig]:
-    """The same without jobs, before and after a test."""
+    """The guarded namespace, without jobs before and after each test."""
     guarded.scripts, guarded.settings = {}, {}
     yield guarded
     guarded.clean()
 
 
 def tried(rig: Rig, account: str, body: Json, *, verb: str = "create", options: tuple[str, ...] = ()) -> str:
-    """What the API server says to an account that applies an object and changes nothing; "" where it may."""
+    """The API server's refusal of this object from an account, or "" if it accepts it. Nothing is changed."""
     cluster: Cluster = rig.cluster  # type: ignore[assignment]
     user = f"--as=system:serviceaccount:{rig.namespace}:{account}"
     done = cluster.attempt(verb, "-f", "-", user, "--dry-run=server", *options, input=json.dumps(body))
@@ -79,7 +79,7 @@ def sandbox(rig: Rig, job: str) -> Json:
 
 
 def changed(pod: Json, path: str, value: Any) -> Json:
-    """A copy with one field set; `path` has dots, and numbers for places in a list."""
+    """A copy with one field set. `path` is dotted, with numbers for positions in a list."""
     made = copy.deepcopy(pod)
     *parents, last = path.split(".")
     place: Any = made
@@ -293,7 +293,7 @@ FREE = {
 
 
 @pytest.mark.parametrize("field", FREE)
-def test_what_is_nested_too_deep_is_refused_at_apply(rig: Rig, field: str) -> None:
+def test_an_object_nested_too_deep_is_refused_at_apply(rig: Rig, field: str) -> None:
     cluster: Cluster = rig.cluster  # type: ignore[assignment]
     above = 2 if field.endswith("podTemplate") else 0
     of = rig.evaluations if "suites" in field else rig
@@ -305,7 +305,7 @@ def test_what_is_nested_too_deep_is_refused_at_apply(rig: Rig, field: str) -> No
 
 
 def test_names_of_the_accounts_are_those_that_the_policies_know() -> None:
-    """They are written in the chart by hand."""
+    """The names in the chart are written by hand."""
     assert names.child("job", names.BROKER) == "job-broker"
     assert names.child(names.stem(names.EVAL_KIND, "job"), names.COORDINATOR) == "job-eval-coordinator"
     assert names.child("job", names.SANDBOX) == "job-sandbox"

@@ -1,5 +1,7 @@
-"""Budgets of a job and of its namespace on a real cluster: the coordinator's word stops the pods, and a raise
-brings them back."""
+"""Budgets of a job and of its namespace on a real cluster.
+
+When the coordinator reports that the budget is exhausted, the pods stop. A higher budget brings them back.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ def exhausted(maximum: str, needed: str) -> Json:
 
 
 def reasons(rig: Rig, name: str) -> list[str]:
-    """Of its events."""
+    """Reasons of the job's events."""
     fields = f"involvedObject.name={name}"
     text = rig.cluster.kubectl("get", "events", "-n", rig.namespace, "--field-selector", fields, "-o", "json")
     return [event["reason"] for event in json.loads(text)["items"]]

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(300)]
 
 
 def sandbox(rig: Rig, job: str, *, grace: int) -> str:
-    """A pod such as the broker makes, that takes all of its grace period to end; returns its key."""
+    """Create a pod such as the broker makes, which takes its whole grace period to end. Returns its key."""
     metadata = rig.get(job)["metadata"]
     owner = {"apiVersion": names.API_VERSION, "kind": "RLTrainingJob", "name": job, "uid": metadata["uid"]}
     container = {
@@ -49,14 +49,14 @@ def sandbox(rig: Rig, job: str, *, grace: int) -> str:
 
 
 @pytest.mark.parametrize("cascade", ["background", "foreground", "orphan"])
-def test_when_a_job_is_gone_so_is_all_it_had(rig: Rig, cascade: str) -> None:
+def test_a_deleted_job_leaves_no_object_behind(rig: Rig, cascade: str) -> None:
     rig.start()
     rig.run("gone")
     rig.delete("gone", f"--cascade={cascade}")
     assert not rig.children("gone")
 
 
-def test_a_sandbox_is_walled_off_to_its_end(rig: Rig) -> None:
+def test_a_sandbox_keeps_its_network_policy_to_its_end(rig: Rig) -> None:
     rig.start()
     rig.run("walled")
     pod = sandbox(rig, "walled", grace=5)
@@ -84,7 +84,7 @@ def test_an_operator_killed_in_a_teardown_is_carried_on(rig: Rig, delay: float) 
     assert not rig.children("torn")
 
 
-def test_without_an_operator_a_deleted_job_stays_whole(rig: Rig) -> None:
+def test_without_an_operator_a_deleted_job_keeps_its_objects(rig: Rig) -> None:
     rig.start()
     rig.run("waiting")
     rig.stop()
@@ -126,7 +126,7 @@ def test_an_ended_job_is_deleted_without_the_operator(rig: Rig) -> None:
     rig.delete("over")
 
 
-def test_the_finalizers_of_others_are_theirs(rig: Rig) -> None:
+def test_the_operator_leaves_finalizers_of_others(rig: Rig) -> None:
     rig.start()
     rig.run("shared")
     theirs = '{"metadata":{"finalizers":["example.org/theirs","headway.dev/teardown"]}}'
@@ -143,7 +143,7 @@ def test_the_finalizers_of_others_are_theirs(rig: Rig) -> None:
 
 @pytest.fixture
 def deleting(cluster: Cluster, tmp_path: Path) -> Iterator[Rig]:
-    """A namespace to be deleted, with an operator whose rights do not go with it."""
+    """A namespace to be deleted, with an operator whose rights do not disappear with it."""
     rig = Rig(cluster, f"doomed-{uuid.uuid4().hex[:6]}", tmp_path)
     try:
         rig.prepare()

@@ -19,12 +19,12 @@ OTHER = {"name": "other", "model": {"base": "hf://Qwen/Qwen3-14B"}}
 
 
 def servers(evals: Rig, name: str) -> set[str]:
-    """Sets of which there are pods that are not on their way out."""
+    """Sets of servers that have pods which are not terminating."""
     return {pod["metadata"]["labels"][names.LABEL_SERVER_SET] for pod in evals.pods(name, names.ROLLOUT)}
 
 
 def passed(evals: Rig, name: str, *sets: int) -> None:
-    """The coordinator has checked the job, and needs these sets of servers."""
+    """Have the coordinator report that the job passed its check, and that these sets are needed."""
     evals.tell(name, preflight=PASSED, progress={"groups": 0, "serverSets": [*sets]})
 
 
@@ -112,7 +112,7 @@ def test_an_evaluation_that_succeeds_is_ready(rig: Rig) -> None:
     wait("nothing left", lambda: not evals.children("done"), explain=rig.log)
 
 
-def test_jobs_of_both_kinds_and_one_name_do_not_meet(rig: Rig) -> None:
+def test_two_jobs_of_one_name_but_different_kinds_coexist(rig: Rig) -> None:
     rig.start()
     evals = rig.evaluations
     rig.run("twin")
@@ -147,7 +147,7 @@ def test_suspend_stops_every_pod_and_resume_brings_them_back(rig: Rig) -> None:
 
 
 def test_an_endpoint_without_its_secret_keeps_no_pod_waiting(rig: Rig) -> None:
-    """The coordinator measures the other candidates, and says what this one lacks."""
+    """The coordinator measures the other candidates, and reports what this candidate lacks."""
     rig.start()
     evals = rig.evaluations
     endpoint = {"url": "https://models.test/v1", "model": "big", "secretRef": {"name": "no-such-keys"}}

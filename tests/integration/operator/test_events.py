@@ -1,4 +1,4 @@
-"""What happens to a job: events on a real API server show it, and so do metrics from the job's status."""
+"""Events on a real API server show what happens to a job, and metrics come from the job's status."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(300)]
 
 
 def event_reasons(rig: Rig, name: str) -> Counter[str]:
-    """Reasons of a job's events, in the operator's words."""
+    """Reasons of a job's events, as the operator wrote them."""
     fields = f"involvedObject.name={name},reportingComponent=headway-operator"
     found = json.loads(
         rig.cluster.kubectl("get", "events", "-n", rig.namespace, "--field-selector", fields, "-o", "json")
@@ -33,7 +33,7 @@ def wait_for_events(rig: Rig, name: str, *reasons: str) -> None:
 
 
 def signals(state: str, step: int, raised: bool) -> Json:
-    """What the coordinator says of its job, with a signal."""
+    """The coordinator's part of a status, with a signal."""
     healthy = condition(ConditionType.HEALTHY, not raised, "RewardCollapsed" if raised else "NoSignalRaised")
     return {
         "preflight": PASSED,

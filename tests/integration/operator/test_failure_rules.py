@@ -1,4 +1,4 @@
-"""Failure rules on a real cluster: what its controllers and the kubelet do, and the operator makes of it."""
+"""Failure rules on a real cluster, with its own controllers and kubelet, and the operator's conclusions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headway_api.document import Json
 pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(300)]
 
 ONCE = "test -e /tmp/ended && exec sleep 3600; touch /tmp/ended; exit 3"
-"""Ends badly the first time that it runs in a pod."""
+"""A command that fails the first time that it runs in a pod, and then keeps running."""
 
 
 def rule(action: str, role: str, *codes: int) -> Json:
@@ -87,7 +87,7 @@ def test_a_role_restarts_as_a_whole_despite_a_killed_operator(rig: Rig) -> None:
         return bool(found) and found[0]["metadata"]["uid"] != before["metadata"]["uid"]
 
     wait("another broker", successor, explain=lambda: rig.story("whole"))
-    # Its end is another one, and one too many.
+    # Its next failure is another one, and one too many.
     failed = rig.wait_true("whole", "Failed")
     assert failed["reason"] == "MaxRestartsExceeded"
     assert "spec.failurePolicy.rules[0]: Restart" in failed["message"]

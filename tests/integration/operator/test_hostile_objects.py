@@ -1,4 +1,4 @@
-"""Objects that a stranger made: each harms itself alone, on a real API server with a running operator."""
+"""Objects that a stranger made: each harms only itself, on a real API server with a running operator."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from headway_api.exits import PERMANENT
 pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.hostile, pytest.mark.timeout(300)]
 
 RESIDENT_MIB = 256
-"""Half of what the chart gives the operator."""
+"""Memory limit of the operator's process: half of the chart's limit."""
 
 
 def put(rig: Rig, name: str, config: str) -> None:
-    """A job whose `environment.config` is a JSON text that no writer of Python could make."""
+    """Apply a job whose `environment.config` is a JSON text that no Python writer could produce."""
     body = json.dumps(rig.job(name)).replace('"entrypoint"', f'"config": {config}, "entrypoint"')
     rig.cluster.kubectl("create", "-f", "-", input=body)
 
@@ -30,21 +30,21 @@ def deep(levels: int) -> str:
 
 
 def accepted(rig: Rig, name: str) -> Json:
-    """The condition of a job that Python's own reader may not be able to read."""
+    """The condition Accepted of a job that Python's own JSON reader may not be able to read."""
     path = "jsonpath={.status.conditions}"
     text = rig.cluster.kubectl("get", rig.resource, name, "-n", rig.namespace, "-o", path)
     return next((item for item in json.loads(text or "[]") if item["type"] == "Accepted"), {})
 
 
 def resident(process: subprocess.Popen[bytes]) -> float:
-    """Most MiB that a process had in memory."""
+    """Peak resident memory of a process, in MiB."""
     with open(f"/proc/{process.pid}/status") as file:
         (line,) = [line for line in file if line.startswith("VmHWM")]
     return int(line.split()[1]) / 1024
 
 
 def test_a_deep_job_is_refused_and_the_others_run(rig: Rig) -> None:
-    """Before and after the operator starts, and by whichever way it sees it."""
+    """This holds for a job made before the operator starts and after, in a list and in a watch."""
     put(rig, "deep-before", deep(1200))
     process = rig.start()
     rig.run("neighbour")
@@ -72,7 +72,7 @@ def test_a_deep_job_is_refused_and_the_others_run(rig: Rig) -> None:
     assert again.poll() is None
 
 
-def test_a_job_that_was_too_deep_runs_once_it_is_corrected(rig: Rig) -> None:
+def test_a_too_deep_job_runs_once_it_is_corrected(rig: Rig) -> None:
     rig.start()
     put(rig, "mended", deep(1200))
     wait("the refusal", lambda: accepted(rig, "mended"), explain=rig.log)
@@ -83,7 +83,7 @@ def test_a_job_that_was_too_deep_runs_once_it_is_corrected(rig: Rig) -> None:
 
 @pytest.mark.parametrize(("many", "objects"), [(2, 60_000), pytest.param(6, 400_000, marks=pytest.mark.long)])
 def test_fat_jobs_fill_no_memory(rig: Rig, many: int, objects: int) -> None:
-    """The API server itself takes several seconds for each write of the fattest."""
+    """Even the API server takes several seconds for each write of the largest job."""
     process = rig.start()
     rig.run("neighbour")
     fat = '{"list":[' + "{}," * objects + "{}]}"
@@ -99,7 +99,7 @@ def test_fat_jobs_fill_no_memory(rig: Rig, many: int, objects: int) -> None:
 
 
 def foreign(rig: Rig, name: str, job: str, role: str, **metadata: Any) -> Json:
-    """A pod with the labels of a job that nobody of the job's made, which ends with a reason of its own."""
+    """A foreign pod with the job's labels. It ends with a reason of its own."""
     uid = rig.get(job)["metadata"]["uid"]
     words = json.dumps({"reason": "AttackersChoice", "message": "x", "field": "spec.model"})
     script = f"echo '{words}' > /dev/termination-log; exit {PERMANENT}"
@@ -138,7 +138,7 @@ def test_a_foreign_pod_does_not_fail_or_hold_a_job(rig: Rig) -> None:
             target = (f"pod/{body['metadata']['name']}", "-n", where)
             phase = "--for=jsonpath={.status.phase}=Failed"
             rig.cluster.kubectl("wait", *target, phase, "--timeout=60s")
-        # It was seen: what comes after it has been carried out.
+        # By now the operator has seen the foreign pod, because it has carried out a later change.
         rig.patch("victim", {"rollout": {"replicas": 2}})
         wait("two servers", lambda: len(rig.pods("victim", "rollout")) == 2, explain=rig.log)
         assert rig.condition("victim", "Failed") == {}

@@ -58,7 +58,7 @@ def test_the_gateway_is_open_to_the_pods_that_the_agent_needs(rig: Rig) -> None:
     assert opened == {"ports": [port]}
 
 
-def test_looking_again_writes_nothing(rig: Rig) -> None:
+def test_a_second_reconcile_writes_nothing(rig: Rig) -> None:
     rig.start()
     rig.run("still")
     before = versions(rig, "still")
@@ -72,9 +72,10 @@ def test_looking_again_writes_nothing(rig: Rig) -> None:
 
 
 def versions(rig: Rig, name: str) -> dict[str, str]:
-    """What the operator last wrote to every child, and when; and the status.
+    """The operator's last write to every child, with its time, and the status.
 
-    Not the resource version alone: the API server's own controllers write to Jobs and Deployments too.
+    Resource versions do not serve for this: the API server's own controllers write to Jobs and Deployments
+    too.
     """
     found = {}
     for key, item in rig.children(name).items():
@@ -197,7 +198,7 @@ def test_a_policy_opened_by_hand_is_closed_again(rig: Rig) -> None:
     )
 
 
-def test_a_contest_over_an_object_is_not_fought_at_full_speed(rig: Rig) -> None:
+def test_a_conflict_over_an_object_is_not_fought_at_full_speed(rig: Rig) -> None:
     rig.start()
     rig.apply("contested")
     rig.first_pods("contested")
@@ -213,7 +214,8 @@ def test_a_contest_over_an_object_is_not_fought_at_full_speed(rig: Rig) -> None:
 
 
 def test_a_coordinator_that_completes_ends_the_job(rig: Rig) -> None:
-    # It ends once the process that asked for it is gone: a container's end kills what still runs in it.
+    # The container ends only after the process of `kubectl exec` is gone, because its end would kill that
+    # process.
     rig.scripts = {
         "coordinator": "until [ -e /tmp/asker ] && [ ! -e /proc/$(cat /tmp/asker) ]; do sleep 0.2; done"
     }
@@ -230,7 +232,7 @@ def test_a_coordinator_that_completes_ends_the_job(rig: Rig) -> None:
     assert rig.get("done")["status"]["progress"]["step"] == 2
 
 
-def test_a_finished_job_goes_when_its_time_has_come(rig: Rig) -> None:
+def test_a_finished_job_is_deleted_after_its_ttl(rig: Rig) -> None:
     rig.scripts = {"coordinator": "exit 0"}
     rig.start()
     rig.apply("brief", ttlSecondsAfterFinished=1)
@@ -306,7 +308,7 @@ def test_a_spec_the_platform_forbids_creates_nothing(rig: Rig) -> None:
 
 
 @pytest.mark.ci
-def test_a_name_that_is_taken_is_not_taken_over(rig: Rig) -> None:
+def test_an_object_of_another_owner_is_not_taken_over(rig: Rig) -> None:
     rig.cluster.kubectl("create", "configmap", "mine-config", "-n", rig.namespace, "--from-literal=a=b")
     rig.start()
     rig.apply("mine")

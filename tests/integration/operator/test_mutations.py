@@ -1,11 +1,11 @@
 """Mutations of valid custom resources against the real API server and a running operator.
 
-HOSTILE_COUNT says how many, HOSTILE_SEED which; `make test-hostile` draws another seed each time. A failure
-prints the seed and the manifest.
+HOSTILE_COUNT says how many mutations are made, and HOSTILE_SEED which ones; `make test-hostile` draws another
+seed each time. A failure prints the seed and the manifest.
 
-No neighbour is reconciled later than 5 s. On a machine with other work that time says nothing by itself. So a
-second operator, in a namespace without mutations, has a job that is changed at the same moment. If that takes
-more than `CALM_SECONDS`, the machine is slow, and the limit of 5 s grows by the same factor.
+No neighbour of the mutations is reconciled later than 5 s. On a busy machine that time alone proves nothing.
+So a second operator, in a namespace without mutations, has a job that is changed at the same moment. If its
+change takes more than `CALM_SECONDS`, the machine is slow, and the limit of 5 s grows by the same factor.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from headway_operator import wire
 COUNT = int(os.environ.get("HOSTILE_COUNT", "60"))
 SEED = int(os.environ.get("HOSTILE_SEED", "1"))
 TOGETHER = 10
-"""Mutations that exist at the same time; then a neighbour is changed."""
+"""Mutations that exist at the same time. A neighbour is changed after each lot."""
 LATE_SECONDS = 5.0
-"""The most that a neighbour of mutations waits, on a machine that has time."""
+"""Seconds that a neighbour of mutations may wait on a machine that is not busy."""
 CALM_SECONDS = 0.5
-"""The most that a job without neighbours waits on such a machine."""
+"""Seconds that a job without such neighbours may wait on a machine that is not busy."""
 FAR_TOO_LATE_SECONDS = 60.0
 
 pytestmark = [
@@ -57,14 +57,14 @@ COLLECTED: Json = {"type": "Collected", "status": "True"}
 
 
 class Writer:
-    """Makes jobs out of any text, over one connection that is kept."""
+    """Sends any text as a job, over one connection that is kept."""
 
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
         self._client: Any = config.new_client_from_config(str(rig.cluster.kubeconfig))
 
     def send(self, method: str, resource: str, name: str = "", text: str | None = None) -> tuple[int, Json]:
-        """The code and the document of the API server's answer."""
+        """The status code and the document of the API server's answer."""
         path = f"/{API_GROUP}/namespaces/{self._rig.namespace}/{resource}/{name}".rstrip("/")
         # Each unknown field adds a warning header, and Python accepts at most a hundred headers.
         path += "?fieldValidation=Ignore"
@@ -79,10 +79,10 @@ class Writer:
         return answer.status, json.loads(answer.data) if answer.status >= 400 else {}
 
     def first_condition(self, resource: str, name: str, *, orphan: bool) -> Json:
-        """The first condition of a job, whose JSON Python's own reader may not be able to read.
+        """The first condition of a job that Python's own JSON reader may not be able to read.
 
-        An orphan, whose owner does not exist, may have been collected by Kubernetes already, or be held by
-        somebody's finalizer alone.
+        An orphan is a job whose owner does not exist. Kubernetes may have collected it already, or only
+        somebody's finalizer may hold it.
         """
         path = f"/{API_GROUP}/namespaces/{self._rig.namespace}/{resource}/{name}"
         answer = self._client.rest_client.pool_manager.request("GET", self._client.configuration.host + path)
@@ -95,7 +95,7 @@ class Writer:
         return found.get("Accepted") or found.get("CandidatesResolved") or {}
 
     def held(self, resource: str, name: str) -> bool:
-        """Whether the operator holds a job; others may."""
+        """Whether the operator's finalizer is on a job. Others may be on it too."""
         path = f"/{API_GROUP}/namespaces/{self._rig.namespace}/{resource}/{name}"
         answer = self._client.rest_client.pool_manager.request("GET", self._client.configuration.host + path)
         finalizers = wire.job(answer.data)["metadata"].get("finalizers", []) if answer.status == 200 else []
@@ -103,7 +103,10 @@ class Writer:
 
 
 def manifests(rig: Rig) -> list[Json]:
-    """Valid jobs of both kinds. They are suspended: what is tried is the operator, not the node."""
+    """Valid jobs of both kinds.
+
+    They are suspended, because the test is about the operator and not the node.
+    """
     template = {
         "metadata": {"labels": {"a": "b"}},
         "spec": {"tolerations": [{"key": "gpu", "operator": "Exists"}]},
@@ -134,7 +137,7 @@ def manifests(rig: Rig) -> list[Json]:
 
 @pytest.fixture
 def neighbour(rig: Rig) -> Iterator[Rig]:
-    """An operator, and a job of somebody else that it looks after."""
+    """An operator, and somebody else's job that it manages."""
     rig.start()
     wait("a leader", rig.leads, explain=rig.log)
     rig.apply("neighbour", suspend=True)
@@ -144,7 +147,7 @@ def neighbour(rig: Rig) -> Iterator[Rig]:
 
 @pytest.fixture
 def calm(cluster: Cluster, tmp_path: Path) -> Iterator[Rig]:
-    """Another operator, and its one job."""
+    """A second operator, with one job and no mutations."""
     rig = Rig(cluster, f"calm-{uuid.uuid4().hex[:6]}", tmp_path)
     try:
         rig.prepare()
@@ -173,19 +176,19 @@ def seen_after(rig: Rig, change: int) -> float:
 
 
 def is_late(waited: float, control: float) -> bool:
-    """Whether a neighbour waited too long, where a job without neighbours waited for `control` seconds."""
+    """Whether a neighbour waited too long, if a job without mutations waited `control` seconds."""
     return waited > LATE_SECONDS * max(1.0, control / CALM_SECONDS)
 
 
 @pytest.mark.parametrize(
     ("waited", "control", "late"), [(4.9, 0.1, False), (5.1, 0.5, True), (19, 2, False), (21, 2, True)]
 )
-def test_a_slow_machine_makes_no_neighbour_late(waited: float, control: float, late: bool) -> None:
+def test_a_slow_machine_does_not_make_a_neighbour_late(waited: float, control: float, late: bool) -> None:
     assert is_late(waited, control) is late
 
 
 def explains(refusal: Json) -> bool:
-    """Whether a refusal of the API server names the field, or says where in the text the fault is."""
+    """Whether a refusal names the field, or the place in the text where the error is."""
     causes = (refusal.get("details") or {}).get("causes") or []
     text = str(refusal.get("message", ""))
     named = any(cause.get("field") for cause in causes) or FIELD.search(text) is not None
@@ -193,11 +196,11 @@ def explains(refusal: Json) -> bool:
 
 
 def judged(rig: Rig, writer: Writer, body: Json, text: str) -> str:
-    """What is wrong with how the operator took a job that the API server has; nothing if all is well.
+    """What is wrong with how the operator handled a job that the API server accepted, or an empty text.
 
     Args:
         body: the job before it was mutated.
-        text: as it was sent.
+        text: the mutated job as it was sent.
     """
     resource, name = names.PLURALS[body["kind"]], body["metadata"]["name"]
     orphan = '"ownerReferences"' in text
@@ -217,7 +220,7 @@ def test_no_mutation_harms_the_operator_or_a_neighbour(neighbour: Rig, calm: Rig
     chance, valid, writer = random.Random(SEED), manifests(neighbour), Writer(neighbour)
     process = neighbour._processes[-1]
     waits: list[tuple[float, float]] = []
-    """Of the neighbour, and of the job without neighbours, in seconds."""
+    """Seconds that the neighbour waited, and seconds that the job without mutations waited."""
     taken: list[tuple[Json, str]] = []
     refused = accepted = 0
     for number in range(COUNT):

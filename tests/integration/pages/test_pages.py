@@ -1,4 +1,4 @@
-"""Reports in a real browser: no error, the keyboard works, and axe-core finds nothing."""
+"""Reports in a real browser: no script error occurs, the keyboard works, and axe-core finds no fault."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headway_api.run_files import RunFiles
 from headway_api.store import FileStore
 
 PICTURES = "REPORT_PICTURES"
-"""Environment variable: folder that keeps the pictures of the pages."""
+"""Environment variable that names a folder in which pictures of the pages are kept."""
 pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(600)]
 
 

@@ -1,6 +1,6 @@
-"""Opens one page in a browser and says what it saw. Its environment is `requirements/guests/browser.txt`.
+"""Opens one page in a browser and reports what it saw, as a JSON `browser.Visit`.
 
-Reads its options as JSON from standard input, and writes a `browser.Visit` as JSON.
+It reads its options as JSON from standard input. Its Python environment is `requirements/guests/browser.txt`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HEIGHT = 900
 
 
 def used(page: Page) -> dict[str, Any]:
-    """What the keyboard and the controls do, where the page has them."""
+    """Use the keyboard and those controls that the page has, and report what they do."""
     found: dict[str, Any] = {}
     page.keyboard.press("Tab")
     found["first_focus"] = page.evaluate("document.activeElement.textContent")
@@ -70,7 +70,8 @@ def main() -> None:
         if options["picture"]:
             page.screenshot(path=options["picture"], full_page=False)
         seen = used(page) | {"wider_than_the_window": wide}
-        # Everything is open now, so everything is looked at. The page's own policy would refuse the checker.
+        # Every section is open by now, so the checker sees all of them. The page's own policy would block the
+        # checker.
         html = page.content().replace("http-equiv", "data-was")
         page.set_content(html)
         found = Axe().run(page, options={"runOnly": {"type": "tag", "values": RULES}})
