@@ -1,4 +1,4 @@
-"""What the tests of agents share."""
+"""Fixtures that the tests of agents share."""
 
 from __future__ import annotations
 

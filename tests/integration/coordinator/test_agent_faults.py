@@ -1,5 +1,6 @@
-"""Other people's agents when something breaks: clients that lose patience, agents that are killed, servers
-that are full or gone. Each is a process with libraries of its own, as in `test_conformance.py`.
+"""Users' agents when something fails: clients that time out, killed agents, full or missing servers.
+
+Each agent is a process with its own libraries, as in `test_conformance.py`.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ async def test_a_client_retries_a_full_gateway_after_retry_after(
     refused = [one.at for one in rig.answered if one.status == 429][:2]
     came_back = [one.at for one in rig.answered if one.retries == 1]
     assert len(came_back) == 2
-    assert min(came_back) - max(refused) > 4  # without a word its first pause is half a second
+    assert min(came_back) - max(refused) > 4  # without the header its first pause is half a second
 
 
 @pytest.mark.parametrize("during", ["its own work", "a turn"])
@@ -90,7 +91,7 @@ async def test_an_agent_killed_mid_episode_loses_it_and_a_retry_works(
     token_truth(rig, again)
 
 
-async def test_a_broken_connection_is_an_earlier_sign_of_it(
+async def test_a_broken_connection_shows_a_killed_agent_earlier(
     tok: Any, agents: Agents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headway_coordinator.agents.http.BROKEN_SECONDS", 0.5)
@@ -115,7 +116,7 @@ async def test_an_agent_killed_before_it_began_gets_the_prompt_again(
         await until(lambda: "rollout taken" in service.log)
         service.kill()
         assert rig.answered == []
-        await asyncio.sleep(0.5)  # nobody answers the next one
+        await asyncio.sleep(0.5)  # the next prompt gets no answer
         await asyncio.to_thread(service.start)
         record = await playing
     assert (record.outcome, record.reward, record.attempt) == (Outcome.COMPLETED, 1.0, 0), service.log[-3000:]
@@ -123,7 +124,7 @@ async def test_an_agent_killed_before_it_began_gets_the_prompt_again(
     token_truth(rig, record)
 
 
-async def test_an_agent_that_is_not_there_is_waited_for(tok: Any, agents: Agents, tmp_path: Path) -> None:
+async def test_a_missing_agent_is_waited_for(tok: Any, agents: Agents, tmp_path: Path) -> None:
     service = agents.fresh("openai_agent")
     service.kill()
     async with stage(tok, tmp_path, ANSWER) as (rig, leases):
@@ -142,10 +143,10 @@ async def test_an_agent_that_is_not_there_is_waited_for(tok: Any, agents: Agents
     ],
     ids=str,
 )
-async def test_a_stream_that_waits_says_that_it_lives(
+async def test_a_waiting_stream_sends_signs_of_life(
     tok: Any, agents: Agents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, row: Any
 ) -> None:
-    """Comments, which no client shows to its agent; and longer than an agent may be silent."""
+    """The gateway sends comments, which no client shows its agent, for longer than an agent may be silent."""
     monkeypatch.setattr("headway_coordinator.gateway.server.KEEP_ALIVE_SECONDS", 0.1)
     service = agents.get(program)
     async with stage(tok, tmp_path, CALL, ANSWER) as (rig, leases):
@@ -176,7 +177,7 @@ async def test_a_stream_that_waits_says_that_it_lives(
 async def test_an_engine_that_fails_is_not_the_agents_fault(
     tok: Any, agents: Agents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, row: Any
 ) -> None:
-    """In the middle of a stream there is no status any more: the error is an event of it."""
+    """In the middle of a stream it is too late for a status code, so the error is an event of the stream."""
     monkeypatch.setattr("headway_coordinator.gateway.server.KEEP_ALIVE_SECONDS", 0.1)
     service = agents.get(program)
     async with stage(tok, tmp_path, CALL, ANSWER) as (rig, leases):

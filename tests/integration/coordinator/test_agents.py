@@ -1,7 +1,7 @@
 """One contract, three kinds of agent: the same episode has the same outcome with each of them.
 
-The sandbox is a real one. The http agent is a service in this process, and the sandboxed one is a program in
-the sandbox. Both run the same loop as the platform's own agent, and know only what they receive.
+The sandbox is a real one. The http agent is a service in this process, and the sandboxed agent is a program
+in the sandbox. Both run the same loop as the platform's own agent, and know only what they receive.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.integration]
 SUPPORT = Path(tool_loop.__file__).parent
 KINDS = ("builtin", "http", "sandboxed")
 USERS = ("http", "sandboxed")
-"""Those whose code is the user's, and may fail of itself."""
+"""The kinds of agent whose code is the user's, and may fail by itself."""
 EPISODE = "t0-000000-0-0"
 TWO_CALLS = (
     CALL.removesuffix("<|im_end|>")
@@ -43,27 +43,27 @@ UNREADABLE = '<tool_call>\n{"name": "look_up", "arguments": {"key": }\n</tool_ca
 
 @dataclass
 class Stage:
-    """One kind of agent, ready to play."""
+    """One kind of agent, ready to play an episode."""
 
     rig: GatewayRig
     leases: LeaseService
     agent: Agent
     folder: Path
     ends: list[Exception | None]
-    """Of the http agent's work."""
+    """How each run of the http agent ended: its exception, or None."""
 
     async def play(
         self, *, timeout: float = 30.0, max_tokens: int = 200, mood: str | None = None
     ) -> EpisodeRecord:
         row, agent = {"prompt": "Which metal is x?", "mood": mood}, self.agent
-        if mood and isinstance(agent, SandboxedAgent):  # which is shown nothing of the row
+        if mood and isinstance(agent, SandboxedAgent):  # a sandboxed agent does not see the row
             agent = replace(agent, command=(*agent.command, mood))
         return await self.rig.episodes(agent, self.leases, timeout).run(a_task(row, max_tokens=max_tokens))
 
 
 @dataclass
 class Service:
-    """The http agent: answers at once, works in a thread, and says how it ended."""
+    """The http agent: it answers the post at once, works in a thread, and records how it ended."""
 
     ends: list[Exception | None] = field(default_factory=list)
     _work: list[asyncio.Task[None]] = field(default_factory=list)
@@ -141,7 +141,10 @@ async def test_the_same_script_gives_every_agent_the_same_tokens(
 
 
 def without_name(message: dict[str, Any]) -> Any:
-    """A message without the tool's name, which only the platform's own tool messages have."""
+    """A message without the tool's name.
+
+    Only the platform's own tool messages have that name.
+    """
     return {name: value for name, value in message.items() if name != "name"}
 
 
@@ -154,7 +157,7 @@ def without_name(message: dict[str, Any]) -> Any:
     ],
     ids=["context", "turn"],
 )
-async def test_what_the_model_has_no_room_for_truncates(
+async def test_a_turn_beyond_the_context_truncates_the_episode(
     tok: Any, tmp_path: Path, kind: str, settings: Any, max_tokens: int, texts: list[str], why: str
 ) -> None:
     async with stage(kind, tok, tmp_path, texts, **settings) as s:
@@ -191,7 +194,7 @@ async def test_an_agent_that_fails_is_scored_by_the_environment(tok: Any, tmp_pa
 async def test_a_fault_of_the_engine_is_never_scored(
     tok: Any, tmp_path: Path, kind: str, before: list[str], mood: str | None
 ) -> None:
-    """Also where the agent takes it for its end, as those do that answer for every error."""
+    """This also holds for an agent that answers after any error, as if its episode had ended."""
     async with stage(kind, tok, tmp_path, [*before, InfraError("no server is left")]) as s:
         record = await s.play(mood=mood)
     assert (record.outcome, record.reward, record.score) == (Outcome.INFRA_ERROR, None, None)

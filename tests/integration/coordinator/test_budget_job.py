@@ -1,7 +1,7 @@
 """A real job under a budget, in which coordinators and sandboxes are killed.
 
-It stops at its budget or below, and goes on once the budget is raised. A corrected price book prices it
-again, and it ends by draining. A program that shares no code with Headway recounts its bill.
+It stops at or below its budget, and resumes once the budget is raised. A corrected price book reprices its
+usage, and the job ends by draining. A program that shares no code with Headway recounts its bill.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from headway_demo import quickstart
 from headway_demo.settings import Settings
 
 KILLS = int(os.environ.get("CHAOS_KILLS", "2"))
-"""Of the coordinator, and as many of sandboxes."""
+"""How often the coordinator is killed, and how often a sandbox."""
 SEED = 7
 FIRST = "0.03"
-"""US dollars: a group may cost 0.007 here, and costs a fifth of it."""
+"""The budget in US dollars. The reservation of a group is 0.007 here, and its actual cost a fifth of that."""
 PATIENCE_SECONDS = 420.0
 PRICES = {
     "prefill": "0.13",
@@ -46,7 +46,7 @@ PRICES = {
     "evaluationCachedPrefill": "0.026",
     "evaluationSample": "0.40",
 }
-"""The default book's, US dollars a million tokens."""
+"""Prices of the default book, in US dollars for a million tokens."""
 RAISED = "0.80"
 """The corrected price of sampled tokens."""
 pytestmark = [pytest.mark.integration, pytest.mark.chaos, pytest.mark.timeout(1800)]
@@ -59,22 +59,22 @@ def inputs() -> Path:
 
 
 def budget(job: ChaosJob) -> dict[str, Any]:
-    """What its status says of the only limit, and since when it is exhausted."""
+    """The status of the job's only limit, with the time since which it is exhausted."""
     path = job.folder / "status.json"
     found = json.loads(path.read_text()).get("budget", {}) if path.exists() else {}
     return {"since": found.get("exhaustedTime")} | next(iter(found.get("limits", [])), {})
 
 
 def cost(job: ChaosJob, *prices: str) -> Decimal:
-    """The bill by the recount: from trajectories and step reports alone.
+    """The bill, recounted from trajectories and step reports alone.
 
-    `prices`: CLASS=USD a million tokens, instead of the default book's.
+    `prices`: CLASS=USD for a million tokens, instead of the default book's.
     """
     return Decimal(str(job.recount(*prices)["cost"]))
 
 
 async def until_corrected(job: ChaosJob, folder: Path) -> None:
-    """Correct the price of sampled tokens, as of a day before the job, and wait until the job says so."""
+    """Correct the price of sampled tokens as of a date before the job, and wait until the status shows it."""
     entry = {"since": "2026-01-01", "prices": {**PRICES, "sample": RAISED}}
     new = folder / "new.yaml"
     new.write_text(yaml.safe_dump({"name": "corrected", "entries": [entry]}))
@@ -108,7 +108,7 @@ async def suffer(job: ChaosJob, leases: LeaseService) -> None:
 
 
 def give(job: ChaosJob, spec: dict[str, Any]) -> None:
-    """Have a person write another budget while the job has no pods, and start it again."""
+    """Change the budget as a person would while the job has no pods, and start the job again."""
     job.coordinator.terminate()
     job.coordinator.wait(30)
     path = job.folder / "job.json"

@@ -1,6 +1,7 @@
-"""What a family writes is read as vLLM's parser of that family reads it.
+"""Tool calls in a model family's notation are read as vLLM's parser of that family reads them.
 
-Its parsers of the other families do not load here: they import mistral_common, which this environment lacks.
+vLLM's parsers of the other families do not load here: they import mistral_common, which this environment
+lacks.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ def test_calls_are_read_as_vllm_reads_them(name: str) -> None:
     reader = choose(tok, family.model_type)
     ends = [decoded(tok, [token]) for token in reader.stop_token_ids]
     turns = [(calling(call(KEY)), SIMPLE)]
-    if name != "Phi-4":  # vLLM's parser ends at the first bracket, within a value too
+    if name != "Phi-4":  # vLLM's parser ends at the first bracket, even inside a value
         turns += [(calling(call(VALUES)), EVERY), (calling(call(SPECIAL_CHARACTERS)), SIMPLE)]
-    if name != "Llama 3 JSON":  # one call a turn
+    if name != "Llama 3 JSON":  # this notation has one call a turn
         turns.append((TWO, SIMPLE))
     for output, tools in turns:
         turn = Probe(reader, tok).turn(ASKED, output, tools, RESULT)

@@ -1,4 +1,7 @@
-"""Many deaths of each kind, at random moments: nothing acknowledged is lost, and no zero is made up."""
+"""Many deaths of each kind of process, at random moments.
+
+No acknowledged group is lost, and no reward of 0 is made up.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,10 @@ from headway_demo.settings import Settings
 
 KILLS = int(os.environ.get("CHAOS_KILLS", "20"))
 SHARE = 0.15
-"""Of the sandboxes in use that die at once."""
+"""Share of the sandboxes in use that are killed at once."""
 SEED = 20
 MORE_STEPS = 3
-"""Steps that are taken after the last death."""
+"""Steps that must complete after the last death."""
 pytestmark = [pytest.mark.integration, pytest.mark.chaos, pytest.mark.timeout(3000)]
 
 
@@ -42,7 +45,7 @@ def inputs() -> Path:
 
 
 async def suffer(job: ChaosJob, strike: Callable[[random.Random], Any], pause: tuple[float, float]) -> None:
-    """Strike KILLS times, at random moments of a job that goes on, and hold what must hold."""
+    """Kill processes KILLS times, at random moments of a running job, and then check its records."""
     chance = random.Random(SEED)
     learning = asyncio.create_task(job.learner.run())
     seen = []
@@ -67,7 +70,7 @@ async def suffer(job: ChaosJob, strike: Callable[[random.Random], Any], pause: t
 
 
 def hold(job: ChaosJob) -> None:
-    """What is true of a job whatever died in it."""
+    """Check what must be true of a job, whichever process died."""
     root = Path(job.layout.root.removeprefix("file://"))
     reports = [json.loads(path.read_text()) for path in sorted((root / "steps").glob("*.json"))]
     assert [report["step"] for report in reports] == list(range(len(reports)))
@@ -85,7 +88,8 @@ def hold(job: ChaosJob) -> None:
     for group in groups.values():
         for episode in [*group.episodes, *group.discarded]:
             assert (episode.reward is None) == (episode.outcome is Outcome.INFRA_ERROR)
-            # These agents never fail by themselves: an AgentError would be the scored death of a process.
+            # These agents never fail by themselves, so an AgentError would be a killed process that was
+            # scored.
             assert episode.outcome is not Outcome.AGENT_ERROR, f"{episode.episode_id}: {episode.error}"
             if episode.reward is not None:
                 scored += 1
@@ -154,7 +158,7 @@ async def test_sandboxes_die(inputs: Path, tmp_path: Path, kind: str) -> None:
                 await asyncio.sleep(0.01)
             names = sorted(leases.bound)
             for lease in chance.sample(names, math.ceil(SHARE * len(names))):
-                if lease in leases.bound:  # its episode may end while another's sandbox is killed
+                if lease in leases.bound:  # its episode may have ended while another sandbox was killed
                     killed.append(lease)
                     await leases.kill(lease)
 

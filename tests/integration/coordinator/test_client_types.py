@@ -31,7 +31,7 @@ KINDS = (
     *("text", "input_text", "output_text", "reasoning_text", "summary_text", "refusal"),
     *("message", "reasoning", "function_call", "function_call_output", "json_object", "json_schema"),
 )
-"""Kinds of objects that the gateway reads."""
+"""Kinds of message objects that the gateway reads."""
 
 
 def types_of(name: str, *arguments: str) -> Any:
@@ -40,7 +40,7 @@ def types_of(name: str, *arguments: str) -> Any:
     return json.loads(done.stdout)["types"]
 
 
-def test_the_stored_types_are_anthropics() -> None:
+def test_the_stored_types_equal_those_of_anthropics_client() -> None:
     kinds, requests = ",".join(STORED["kinds"]), ",".join(STORED["requests"])
     assert types_of("anthropic", kinds, requests) == STORED["types"], "see tests/support/client_types.py"
 

@@ -1,6 +1,6 @@
-"""A coding agent of the command line, unmodified, through whole episodes: Claude Code, which speaks Messages.
+"""Claude Code, an unmodified coding agent that uses the Messages API, through whole episodes.
 
-Its program is the one that its SDK's wheel ships; it reads files and runs commands in a folder of its own.
+Its program is the one in its SDK's wheel. It reads files and runs commands in its own folder.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headway_api.records import Outcome
 pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(600)]
 
 CONTEXT = 200_000
-"""The toy tokenizer makes 34,000 tokens of its own prompt and tools."""
+"""Tokens of context. In the toy tokenizer, the agent's own prompt and tools take 34,000 tokens."""
 
 
 def a_call(tool: str, **arguments: str) -> str:
@@ -27,7 +27,7 @@ def a_call(tool: str, **arguments: str) -> str:
 
 
 def desk(text: str) -> str:
-    """The same calls of the tool that its SDK gives it."""
+    """The same text, with calls to the tool under the name that the agent's SDK gives it."""
     return text.replace("look_up", "mcp__desk__look_up")
 
 
@@ -62,7 +62,10 @@ async def test_a_coding_agents_episode_is_one_row(
 async def test_a_helper_of_a_coding_agent_is_a_row_of_its_own(
     tok: Any, agents: Agents, tmp_path: Path
 ) -> None:
-    """It has another system prompt and other tools; who sent it goes on in the first row."""
+    """The helper has another system prompt and other tools.
+
+    The agent that started it continues the first row.
+    """
     asked = {"description": "look", "prompt": "Which metal is x?", "subagent_type": "general-purpose"}
     texts, service = [a_call("Agent", **asked), PADDED, ANSWER], agents.get("claude_code_agent")
     waits = {"CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1"}

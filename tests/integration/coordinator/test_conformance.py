@@ -1,9 +1,9 @@
-"""Other people's agents, unmodified, through whole episodes.
+"""Users' agents, unmodified, through whole episodes.
 
-Each agent is a process with a python and libraries of its own (`guests/`), made with AWS's SDK, Strands, or
-OpenAI's clients. Real are the agent, the gateway, the platform's side of the protocol and the sandbox; only
-the model's words are written here. Whatever a client does to a conversation on its way, the tokens that reach
-the learner are those that were sampled.
+Each agent is a process with its own Python interpreter and libraries (`guests/`), made with AWS's SDK,
+Strands, or OpenAI's clients. The agent, the gateway, the platform's side of the protocol and the sandbox are
+real. Only the model's words are scripted. Whatever a client changes in a conversation, the learner receives
+exactly the sampled tokens.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ async def test_an_agent_may_answer_the_post_after_its_run(
     token_truth(rig, record)
 
 
-async def test_the_sdks_headers_with_another_client(tok: Any, agents: Agents, tmp_path: Path) -> None:
-    """The endpoint is this client's base URL as it is, as in the SDK's docs: without /v1."""
+async def test_another_client_works_with_the_sdks_headers(tok: Any, agents: Agents, tmp_path: Path) -> None:
+    """The endpoint is the client's base URL without a suffix, as in the SDK's docs: it has no /v1."""
     service = agents.get("sagemaker_agent")
     async with stage(tok, tmp_path, ANSWER) as (rig, leases):
         record = await play(rig, leases, rig.http_agent(f"{service.url}/at-once"), style="custom")
@@ -84,10 +84,10 @@ async def test_the_sdks_headers_with_another_client(tok: Any, agents: Agents, tm
     assert rig.statuses("/chat/completions") == [200]
 
 
-async def test_a_model_of_the_module_with_the_runtimes_base_url(
+async def test_a_module_level_model_works_at_the_runtimes_base_url(
     tok: Any, agents: Agents, tmp_path: Path
 ) -> None:
-    """The SDK names the trajectory in header and body; no address of the episode's own is ever used."""
+    """The SDK names the trajectory in header and body. The agent never uses the episode's own address."""
     async with stage(tok, tmp_path, CALL, ANSWER) as (rig, leases):
         service = agents.fresh("sagemaker_agent", RFT_RUNTIME_ENDPOINT=rig.url)
         record = await play(rig, leases, rig.http_agent(f"{service.url}/at-once"), style="fixed")
@@ -105,7 +105,7 @@ async def test_rewards_and_metrics_reach_the_environment(tok: Any, agents: Agent
     assert (named.reward, named.metrics) == (1.0, {"words": 3.0})
 
 
-async def test_completing_twice_is_done_for_the_sdk(tok: Any, agents: Agents, tmp_path: Path) -> None:
+async def test_the_sdk_may_complete_a_rollout_twice(tok: Any, agents: Agents, tmp_path: Path) -> None:
     service = agents.fresh("sagemaker_agent")
     async with stage(tok, tmp_path, CALL, ANSWER) as (rig, leases):
         agent = rig.http_agent(f"{service.url}/at-end")
@@ -121,7 +121,7 @@ async def test_completing_twice_is_done_for_the_sdk(tok: Any, agents: Agents, tm
 async def test_an_agent_that_reports_an_error_is_never_a_zero(
     tok: Any, agents: Agents, tmp_path: Path, mood: str
 ) -> None:
-    """The environment learns of it. This one has nothing to judge by, so the episode is run again."""
+    """The environment receives the error. This one cannot score the episode, so the episode is run again."""
     service = agents.get("sagemaker_agent")
     async with stage(tok, tmp_path, CALL, ANSWER) as (rig, leases):
         agent = rig.http_agent(f"{service.url}/at-once")
@@ -166,7 +166,7 @@ async def test_foreign_and_sealed_episodes_are_refused(
     async with stage(tok, tmp_path, CALL, ANSWER) as (rig, leases):
         agent = rig.http_agent(f"{service.url}/at-once")
         foreign = await play(rig, leases, agent, style="handler", mood="foreign")
-        assert rig.statuses("/complete-rollout") == [403, 200]  # the agent gave up on its own one, then
+        assert rig.statuses("/complete-rollout") == [403, 200]  # the agent gave up on its own episode then
         assert (foreign.outcome, foreign.rows) == (Outcome.INFRA_ERROR, [])
         sealed = await play(rig, leases, agent, attempt=1, style="handler", mood="more")
     assert rig.statuses("/v1/chat/completions") == [200, 200, 409]
@@ -175,7 +175,7 @@ async def test_foreign_and_sealed_episodes_are_refused(
     token_truth(rig, sealed)
 
 
-async def test_the_same_refusals_over_plain_http(tok: Any) -> None:
+async def test_plain_http_gets_the_same_refusals(tok: Any) -> None:
     async with gateway_rig(tok, ANSWER) as rig, rig.rollout() as (rollout, base):
         own = {"JobArn": ARN, "TrajectoryId": rollout.trajectory_id}
 
@@ -215,8 +215,10 @@ FIND = CALL.replace("look_up", "find")
     ],
     ids=["auto", "named", "required"],
 )
-async def test_tool_choice(tok: Any, agents: Agents, tmp_path: Path, choices: list[Any], begun: str) -> None:
-    """A forced call begins in the prompt: those tokens are not the model's, and not trained."""
+async def test_a_forced_calls_first_tokens_are_not_trained(
+    tok: Any, agents: Agents, tmp_path: Path, choices: list[Any], begun: str
+) -> None:
+    """A forced call begins in the prompt. Its first tokens are not the model's, and are not trained."""
     service, call = agents.get("openai_agent"), FIND if begun else CALL
     sampled = call.partition(begun)[2] if begun else call
     async with stage(tok, tmp_path, sampled, ANSWER) as (rig, leases):
@@ -238,8 +240,10 @@ async def test_a_last_turn_without_tools_keeps_its_history(tok: Any, agents: Age
     token_truth(rig, record)
 
 
-async def test_a_whole_group_at_once(tok: Any, agents: Agents, tmp_path: Path) -> None:
-    """Episodes of one service at the same time: every turn and reward goes to its own."""
+async def test_episodes_of_a_group_run_at_once_in_one_service(
+    tok: Any, agents: Agents, tmp_path: Path
+) -> None:
+    """Episodes of one service run at the same time, and every turn and reward reaches its own episode."""
     service = agents.get("sagemaker_agent")
     size = 6
     async with stage(tok, tmp_path, TWO_CALLS, ANSWER) as (rig, leases):
@@ -261,7 +265,7 @@ async def test_a_whole_group_at_once(tok: Any, agents: Agents, tmp_path: Path) -
 async def test_a_client_dropping_history_forks_and_trains_tokens_once(
     tok: Any, agents: Agents, tmp_path: Path
 ) -> None:
-    """Strands drops its oldest messages when an error says that the context is full, and goes on."""
+    """Strands drops its oldest messages when an error says that the context is full, and then continues."""
     service = agents.get("strands_agent")
     texts = [CALL, CALL, CALL, ANSWER]
     async with stage(tok, tmp_path, *texts, context=370) as (rig, leases):

@@ -1,6 +1,6 @@
 """One small job without Kubernetes: real coordinator, vLLM, weight agent and sandbox servers, over a folder.
 
-The base model has random weights, so episodes score nothing; what is held here is everything around that.
+The base model has random weights, so episodes score 0. The tests check everything else.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def case_ids() -> list[str]:
 
 
 class Job:
-    """A coordinator and what surrounds it."""
+    """A coordinator, and the servers and files that it needs."""
 
     def __init__(self, server: RolloutServer, folder: Path, broker_url: str, **blocks: Any) -> None:
         self.folder = folder
@@ -109,7 +109,7 @@ class Job:
         )
 
     def publish(self, step: int) -> WeightsManifest:
-        """The same random adapter, as another version."""
+        """Publish the same random adapter as another version."""
         base = self.server.log.parent / "base"
         return publish_adapter(self.folder / "published", base, version(step), seed=1)
 
@@ -242,7 +242,7 @@ async def test_a_restart_replays_what_was_spooled(server: RolloutServer, tmp_pat
 async def test_the_base_model_samples_before_the_learner_speaks(
     server: RolloutServer, tmp_path: Path
 ) -> None:
-    """The same server then trains: the learner's weights replace the base model's."""
+    """Afterwards the same server takes the learner's weights, which replace the base model's."""
     asked = {"policy": "Warn", "episodes": 8}
     async with lease_service(ENVIRONMENT, "environment:RefundDesk", TO_BROKER) as leases:
         job = Job(server, tmp_path, leases.url, preflight=asked)

@@ -1,4 +1,4 @@
-"""The coordinator as a process: how it ends when a person must mend something, and how on SIGTERM."""
+"""How the coordinator's process ends: on a mistake that a person must correct, and on SIGTERM."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 
 def start(folder: Path) -> subprocess.Popen[str]:
-    """`python -m headway_coordinator` over a folder, at a free port."""
+    """Start `python -m headway_coordinator` over a folder, at a free port."""
     port = free_port()
     config = job_config(folder, folder / "model", data={"train": {"uri": f"file://{folder}/train.jsonl"}})
     (folder / "job.json").write_text(config.model_dump_json(by_alias=True))

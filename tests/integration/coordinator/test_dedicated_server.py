@@ -1,4 +1,4 @@
-"""Full weights with a server for held-out rows: two real vLLMs, real coordinator, over a folder."""
+"""Full weights with a separate server for held-out rows: two real vLLMs, real coordinator, over a folder."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def taken(server: RolloutServer) -> list[str]:
 
 
 def differences(groups: list[GroupRecord], model: Any) -> list[float]:
-    """Of each sampled token: its log-probability from the server, less that of a plain forward."""
+    """For each sampled token, the server's log-probability minus that of a plain forward pass."""
     found = []
     for row in [row for group in groups for episode in group.scored for row in episode.rows]:
         expected = [0.0, *score(model, row.tokens)]

@@ -1,7 +1,7 @@
-"""Agents that edit what they show the model, and clients that give up: what is trained, billed and shown.
+"""Agents that edit the model's context, and clients that give up: what is trained, billed and shown.
 
-LangChain's and LangGraph's own ways to keep a context short run here unmodified. Each edit is a branch with a
-reason; every token is trained once.
+LangChain's and LangGraph's own ways to shorten a context run here unmodified. Each edit makes a branch with a
+reason, and every token is trained once.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ EDITS: dict[str, tuple[list[str], dict[str, int]]] = {
     "team": ([DELEGATE, CALL, ANSWER, ANSWER], {"tools": 1}),
     "roles": ([CALL, ANSWER, ANSWER], {"system": 1}),
 }
-"""How an agent edits, what the model says meanwhile, and why that makes rows."""
+"""How an agent edits its context -> the model's words, and how many branches each reason makes."""
 
 
 def branches(rig: GatewayRig, record: EpisodeRecord) -> None:
-    """Rows whose trained tokens are those that were sampled, each once; and the metrics say so."""
+    """Check that the rows train every sampled token once, and that the metrics agree."""
     spoken = rig.model.spoken[record.episode_id]
     sampled = sum(len(turn.sampled) for turn in spoken)
     assert sum(row.action_tokens for row in record.rows) == sampled

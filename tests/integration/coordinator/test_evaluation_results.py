@@ -53,7 +53,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(600)]
 
 @dataclass
 class Written:
-    """A job whose results were written, by two coordinators one after the other."""
+    """An evaluation whose results two coordinators wrote, one after the other."""
 
     folder: Path
     run: results.Run
@@ -75,7 +75,7 @@ class Written:
 
 
 def of(folder: Path, tracking: str | None) -> Written:
-    """Groups in the store, one of them unanswered, and the state that they amount to."""
+    """Put groups into the store, one of them unanswered, and build the state that follows from them."""
     layout = Layout(f"file://{folder}", "ns", "judged", "0123456789abcdef")
     spool, tries, days = Spool(FileStore(), layout), {}, {}
     for name in NAMES:
@@ -125,7 +125,7 @@ def client(written: Written) -> MlflowClient:
 
 
 def runs(written: Written, client: MlflowClient) -> dict[str, MlflowEntity]:
-    """The candidates' runs; the job's own is their parent."""
+    """The MLflow runs of the candidates. The job's own run is their parent."""
     assert written.parent is not None
     found = client.search_runs([written.parent.experiment_id])
     assert len(found) == 1 + len(NAMES)
@@ -149,7 +149,7 @@ def test_a_candidates_log_has_every_try_including_lost_groups(written: Written) 
 
 
 def test_a_run_for_each_candidate_with_its_metrics(written: Written, client: MlflowClient) -> None:
-    """The report's, and those of its groups under MTRL's names: these, and no other."""
+    """Each run has the report's metrics and its groups' metrics under MTRL's names, and no other metric."""
     found, report = runs(written, client), written.report()
     assert found.keys() == set(NAMES)
     for candidate in report["candidates"]:
@@ -174,7 +174,7 @@ def test_a_run_for_each_candidate_with_its_metrics(written: Written, client: Mlf
 
 
 def unanswered_of(written: Written, candidate: str) -> list[dict[str, Any]]:
-    """The stored groups of a candidate without a scored episode."""
+    """The candidate's stored groups without a scored episode."""
     mine = {each.episode_id for each in written.run.state.candidates[candidate].all_tries}
     return [
         group
@@ -184,7 +184,7 @@ def unanswered_of(written: Written, candidate: str) -> list[dict[str, Any]]:
 
 
 def recount_mlflow() -> ModuleType:
-    """The script as a module."""
+    """Import the recount's script as a module."""
     spec = importlib.util.spec_from_file_location("recount_mlflow", RECOUNT)
     assert spec is not None
     assert spec.loader is not None
@@ -193,8 +193,11 @@ def recount_mlflow() -> ModuleType:
     return module
 
 
-def test_the_episodes_show_everything_that_is_recounted(written: Written) -> None:
-    """A metric that is 0 for all would equal any wrong recount of it. These have no such episode."""
+def test_the_episodes_make_every_recounted_metric_differ_from_0(written: Written) -> None:
+    """A metric that is always 0 would equal any wrong recount.
+
+    The metrics listed here have no episode that counts.
+    """
     counted = [
         recounted(read(written.layout.evaluation_groups(name)), "eval", "eval/episodes", job.MAX_TURNS)
         for name in NAMES
@@ -328,7 +331,7 @@ def test_an_unwritable_log_leaves_the_other_results_intact(
 
 
 class Killed(BaseException):
-    """The process ends here."""
+    """The process is killed at this point."""
 
 
 def test_a_crash_before_the_id_is_kept_makes_no_second_run(

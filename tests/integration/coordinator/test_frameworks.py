@@ -1,7 +1,7 @@
-"""Agents of the frameworks that people build with, unmodified, through whole episodes.
+"""Agents of popular frameworks, unmodified, through whole episodes.
 
-Real are the frameworks, each with a python of its own, the gateway and the sandbox; only the model's words
-are written here. What each was tested for is a table of `docs/agents.md`.
+The frameworks, each with its own Python interpreter, the gateway and the sandbox are real. Only the model's
+words are scripted. A table of `docs/agents.md` shows which features were tested with each framework.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headway_api.records import EpisodeRecord, Outcome
 pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(600)]
 
 Way = tuple[str, dict[str, Any]]
-"""A guest's program, and how its agent asks."""
+"""A guest's program, and the settings of its agent."""
 CHAT: list[Way] = [
     ("langchain_agent", {"style": "agent"}),
     ("langchain_agent", {"style": "graph", "stream": True}),
@@ -36,13 +36,16 @@ OTHERS: list[Way] = [
     ("agent_framework_agent", {"api": "responses"}),
     ("agent_framework_agent", {"api": "responses", "stream": True}),
 ]
-"""Those that speak Messages or Responses."""
+"""Agents that use the Messages or the Responses API."""
 
 
 async def an_episode(
     tok: Any, agents: Agents, folder: Path, way: Way, *texts: str, lenient: bool = False, **row: Any
 ) -> tuple[GatewayRig, EpisodeRecord]:
-    """One that the agent completed, with the reward that it gave itself. Its bill has each token once."""
+    """Play an episode.
+
+    The agent must complete it with a reward of 1, and its bill must have each token once.
+    """
     program, own = way
     service = agents.get(program)
     async with stage(tok, folder, *texts) as (rig, leases):
@@ -86,12 +89,12 @@ async def test_reasoning_that_the_template_drops_is_a_fork(
 
 
 def shaped(tool: str) -> str:
-    """A call that answers by a schema."""
+    """A tool call whose arguments are an answer that follows the schema."""
     return CALL.replace("look_up", tool).replace('"key": "x"', '"metal": "gold"')
 
 
 ANY, NAMED = '<tool_call>\n{"name": "', '<tool_call>\n{"name": "Answer", "arguments":'
-"""How a turn begins that must call a tool: one of several, or `Answer`."""
+"""How a turn begins that must call a tool: one of several tools, or `Answer`."""
 BY_TOOL: list[tuple[Way, list[str], str]] = [
     (("langchain_agent", {"structured": "function_calling"}), [shaped("Answer")], NAMED),
     (("langchain_agent", {"style": "output by tool"}), [CALL, shaped("Answer")], ANY),
@@ -103,10 +106,10 @@ BY_TOOL: list[tuple[Way, list[str], str]] = [
 
 
 @pytest.mark.parametrize(("way", "texts", "begun"), BY_TOOL, ids=str)
-async def test_an_answer_of_a_schema_by_a_tool_is_one_row(
+async def test_a_structured_answer_by_a_tool_call_is_one_row(
     tok: Any, agents: Agents, tmp_path: Path, way: Way, texts: list[str], begun: str
 ) -> None:
-    """Where the tool is forced, what the gateway writes of its call is not trained."""
+    """If the tool call is forced, the tokens that the gateway writes of it are not trained."""
     sampled = [text.removeprefix(begun) for text in texts]
     rig, record = await an_episode(tok, agents, tmp_path, way, *sampled)
     row = token_truth(rig, record)
@@ -126,7 +129,7 @@ async def test_an_answer_of_a_schema_by_a_tool_is_one_row(
 async def test_strands_forces_a_schema_with_its_tool_alone(
     tok: Any, agents: Agents, tmp_path: Path, way: Way
 ) -> None:
-    """It does so where the model answered in words, and offers no other tool in that turn."""
+    """Strands does so after an answer in words, and offers no other tool in that turn."""
     texts = [CALL, PADDED, shaped("Answer").removeprefix(NAMED)]
     rig, record = await an_episode(tok, agents, tmp_path, way, *texts)
     assert [(drift.reason, drift.count) for drift in record.drifts] == [("tools", 1)]
@@ -145,7 +148,7 @@ BY_SCHEMA: list[tuple[Way, str]] = [
     (("agent_framework_agent", {"api": "chat", "shaped": True}), "response_format"),
     (("agent_framework_agent", {"api": "responses", "shaped": True}), "text.format"),
 ]
-"""Frameworks that ask for an answer of a schema beside tools that may be called, and by which field."""
+"""Frameworks that ask for an answer by a schema beside callable tools -> the field that they use."""
 
 
 @pytest.mark.parametrize(("way", "field"), BY_SCHEMA, ids=str)
@@ -180,10 +183,10 @@ WITHOUT_TOOLS: list[Way] = [
 
 @pytest.mark.parametrize("lenient", [False, True])
 @pytest.mark.parametrize("way", WITHOUT_TOOLS, ids=str)
-async def test_a_schema_without_tools_holds_its_turn(
+async def test_a_schema_without_tools_constrains_its_turn(
     tok: Any, agents: Agents, tmp_path: Path, way: Way, lenient: bool
 ) -> None:
-    """The turn is not trained then; a lenient job ignores the schema."""
+    """Such a turn is not trained. A lenient job ignores the schema."""
     text = '{"metal": "gold"}<|im_end|>'
     _, record = await an_episode(tok, agents, tmp_path, way, text, lenient=lenient)
     assert [turn.guided for turn in record.turns] == [not lenient]

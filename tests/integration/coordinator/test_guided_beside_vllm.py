@@ -1,6 +1,6 @@
-"""Schemas that the gateway takes: vLLM takes them, its compiler keeps to them and never runs out of tokens.
+"""vLLM accepts the schemas that the gateway accepts, and its compiler enforces them without a dead end.
 
-What is walked through is the compiler's own automaton: at each step a token that it allows, at random.
+The test walks the compiler's own automaton: at each step it draws one of the allowed tokens at random.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NAMES = ("name", "größe", 'a "b"', "two words", "🦊", "$ref")
 
 
 def drawn(chance: random.Random, depth: int = 0) -> dict[str, Any]:
-    """A schema with most of what is read."""
+    """A random schema with most of the keywords that the gateway reads."""
     kinds = ["string", "integer", "number", "boolean", "null", "enum", "const", "limited"]
     kinds += ["object", "array", "any", "anyOf", "map", "ref"] if depth < 3 else []
     kind = chance.choice(kinds)
@@ -71,7 +71,7 @@ def compiled(tok: Any, text: str) -> Any:
 
 
 def walked(tok: Any, grammar: Any, chance: random.Random) -> tuple[str, bool]:
-    """Words that the automaton allows, and whether they have come to an end."""
+    """A text that the automaton allows, and whether it is complete."""
     import xgrammar
 
     matcher = xgrammar.GrammarMatcher(grammar, override_stop_tokens=[tok.eos_token_id])
@@ -81,7 +81,7 @@ def walked(tok: Any, grammar: Any, chance: random.Random) -> tuple[str, bool]:
         bits = np.unpackbits(mask[0].numpy().view(np.uint8), bitorder="little")[: len(tok)]
         allowed = np.flatnonzero(bits)
         assert len(allowed), f"no token is allowed after {tok.decode(tokens)!r}"
-        # Left to chance alone, a text would hardly ever end.
+        # If every token were drawn at random, a text would hardly ever end.
         ends = tok.eos_token_id in allowed or [
             one for one in allowed if tok.decode([one]).strip() in ('"', "}", "]")
         ]
@@ -95,7 +95,7 @@ def walked(tok: Any, grammar: Any, chance: random.Random) -> tuple[str, bool]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_is_taken_is_kept_to(tok: Any, seed: int) -> None:
+def test_outputs_follow_every_accepted_schema(tok: Any, seed: int) -> None:
     from vllm.entrypoints.scale_out.token_in_token_out.protocol import GenerateRequest
     from vllm.v1.structured_output.backend_xgrammar import validate_xgrammar_grammar
 
@@ -106,8 +106,8 @@ def test_what_is_taken_is_kept_to(tok: Any, seed: int) -> None:
     ).sampling_params
     assert params.structured_outputs is not None
     assert params.structured_outputs.json == text
-    validate_xgrammar_grammar(params)  # else another compiler would be asked, which nobody tried
-    # The compiler takes the one for the other, as docs/agents.md says.
+    validate_xgrammar_grammar(params)  # if not, vLLM would use another compiler, which is not tested
+    # The compiler treats `oneOf` as `anyOf`, as docs/agents.md says.
     meant = json.loads(json.dumps(schema).replace('"oneOf"', '"anyOf"'))
     grammar, ended = compiled(tok, text), 0
     for turn in range(4):

@@ -1,4 +1,4 @@
-"""The platform's side of an http agent: when its prompt was taken, and what its silence means."""
+"""The platform's side of an http agent: when it considers a prompt delivered, and what silence means."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def not_json(request: web.Request) -> web.Response:
     "fault", [fail(400, "NoSuchCase"), say({"errorType": "NoSuchCase", "errorMessage": "which one?"})]
 )
 async def test_a_service_may_refuse_its_prompt(tok: Any, tmp_path: Path, fault: Fault) -> None:
-    """Its answer is final, and is in the episode's record. The model did nothing that could be scored."""
+    """The refusal is final, and is in the episode's record. The model did nothing that could be scored."""
     service = Scripted({}, {"POST /": fault})
     async with stage(tok, tmp_path, ANSWER) as (rig, leases), serving(service):
         agent = rig.http_agent(f"{service.url}/")
@@ -39,10 +39,10 @@ async def test_a_service_may_refuse_its_prompt(tok: Any, tmp_path: Path, fault: 
 @pytest.mark.parametrize(
     ("fault", "asked"), [(not_json, 1), (first(2, fail(503)), 3), (first(2, drop), 3), (None, 1)]
 )
-async def test_a_service_silent_after_taking_its_prompt_loses_it(
+async def test_a_service_silent_after_its_prompt_loses_the_episode(
     tok: Any, tmp_path: Path, fault: Fault | None, asked: int
 ) -> None:
-    """Whatever it answered; what it did not take, it is sent again."""
+    """This holds whatever the service answered. A prompt that it did not accept is sent again."""
     service = Scripted({"POST /": lambda body: {}}, {"POST /": fault} if fault else {})
     async with stage(tok, tmp_path, ANSWER) as (rig, leases), serving(service):
         agent = rig.http_agent(f"{service.url}/", idle_seconds=0.5)
@@ -78,7 +78,7 @@ async def test_a_service_may_compute_its_reward_beyond_the_idle_limit(tok: Any, 
 
 
 async def test_a_prompt_that_arrived_twice_is_played_once(tok: Any, tmp_path: Path) -> None:
-    """The prompt arrived, and then the connection broke before the answer came: two runs act at once."""
+    """The prompt arrives, and then the connection breaks before the answer: two runs act at once."""
     second_done = asyncio.Event()
     ends: list[list[int]] = []
     work: list[asyncio.Task[None]] = []
@@ -115,10 +115,10 @@ async def test_a_prompt_that_arrived_twice_is_played_once(tok: Any, tmp_path: Pa
     token_truth(rig, record)
 
 
-async def test_a_gateway_that_lost_patience_says_nothing_of_the_agent(
+async def test_a_timeout_of_an_ingress_does_not_fail_the_agent(
     tok: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An ingress answers 504 for an agent that works on, and answers the post at its end."""
+    """An ingress answers 504 for an agent that still works, and whose own answer would come at its end."""
     monkeypatch.setattr("headway_coordinator.agents.http.BROKEN_SECONDS", 0.3)
 
     async with stage(tok, tmp_path, ANSWER) as (rig, leases):

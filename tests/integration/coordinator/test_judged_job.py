@@ -74,7 +74,7 @@ class Ran:
 
 
 async def ran(folder: Path, answer: Answer, **fields: Any) -> Ran:
-    """The job whose judge answers so; `fields` of its spec."""
+    """Run the job with a judge that answers by `answer`. `fields` are parts of its spec."""
     (folder / "desk.py").write_text(ENVIRONMENT)
     statuses: list[dict[str, Any]] = []
 
@@ -116,14 +116,14 @@ async def ran(folder: Path, answer: Answer, **fields: Any) -> Ran:
 
 
 async def recounted(folder: Path, job: Ran) -> subprocess.CompletedProcess[str]:
-    """The bill, compared with what is in the store."""
+    """Run the recount, which compares the job's bill with the store."""
     (folder / "job.json").write_text(json.dumps({"status": job.status}))
     command = [sys.executable, str(ROOT / "hack/recount.py"), job.layout.root, "--status"]
     command.append(str(folder / "job.json"))
     return await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True)
 
 
-async def test_a_job_is_trained_by_what_its_judge_says(tmp_path: Path) -> None:
+async def test_a_job_is_trained_on_rewards_of_its_judge(tmp_path: Path) -> None:
     job = await ran(tmp_path, says("0.5"))
     status, store, layout = job.status, job.store, job.layout
     assert {"Judge style": True}.items() <= {
@@ -148,14 +148,14 @@ async def test_a_job_is_trained_by_what_its_judge_says(tmp_path: Path) -> None:
 ASKED_AGAIN = {"episodes": 8, "checks": {
     **dict.fromkeys(CHECK_IDS, "Off"), "judge-varies": "Enforce", "constant-guess": "Warn",
 }}  # fmt: skip
-"""Scripts of one check are played too."""
+"""Scripts of one other check are played too."""
 
 
-async def test_a_preflight_asks_what_episodes_asked_twice(tmp_path: Path) -> None:
+async def test_a_preflight_repeats_questions_that_episodes_asked(tmp_path: Path) -> None:
     counts: Counter[str] = Counter()
 
     async def fickle(request: web.Request, asked: Any) -> web.StreamResponse:
-        """Another grade whenever it is asked the same."""
+        """Give another grade each time that the same question is asked."""
         prompt = asked["messages"][-1]["content"]
         counts[prompt] += 1
         return await says("0.5" if counts[prompt] % 2 else "0.25")(request, asked)

@@ -1,8 +1,8 @@
-"""`linearize()` compared with tinker-cookbook's merge, an implementation of the same idea by other people.
+"""`linearize()` compared with tinker-cookbook's merge, an independent implementation of the same idea.
 
-One difference is meant: tinker compares a turn with the one before it only. So an agent that comes back to a
-conversation it had left gets a row for each visit, as when two helpers take turns. Here the turn joins its
-branch. The tokens trained, each in its context, are the same ones.
+One difference is intended: tinker compares a turn only with the turn before it. So an agent that comes back
+to an earlier conversation gets a row for each visit, for example when two helpers take turns. Here the turn
+joins its branch. Both train the same tokens, each in the same context.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ Turns = list[tuple[list[int], list[int], list[float]]]
 Merge = Callable[[Turns], list[Any]]
 
 TOKENS = st.lists(st.integers(0, 3), min_size=1, max_size=4)
-"""So few different ones that histories agree by chance too."""
+"""So few different tokens that histories also agree by chance."""
 CALLS = st.lists(
     st.tuples(st.integers(0, 6), st.integers(0, 10), TOKENS | st.just([]), TOKENS), min_size=1, max_size=8
 )
-"""Of each turn: the sequence it goes on from (0: the newest), tokens dropped from its end, given, sampled."""
+"""For each turn: the sequence that it continues (0: the newest), tokens dropped from its end, tokens given,
+and tokens sampled."""
 
 
 @pytest.fixture(scope="module")
 def merge() -> Iterator[Merge]:
-    """Tinker's rows of an episode; the program is started once."""
+    """Tinker's rows of an episode. Its program is started once."""
     with subprocess.Popen(
         [guest("tinker"), PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as program:
@@ -57,7 +58,10 @@ def merge() -> Iterator[Merge]:
 
 
 def episode(calls: list[tuple[int, int, list[int], list[int]]]) -> Turns:
-    """Every sampled token has a log-probability of its own, exact in 32 bits."""
+    """The turns of an episode.
+
+    Every sampled token has a log-probability of its own, exact in 32 bits.
+    """
     sequences, turns, drawn = [[0]], [], 0
     for which, cut, new, sampled in calls:
         history = sequences[-1 - which % len(sequences)]
@@ -78,9 +82,10 @@ def ours(turns: Turns) -> list[TrainingRow]:
 
 
 def comes_back(turns: Turns) -> bool:
-    """Whether a turn goes on from an earlier sequence's end that tinker no longer looks at.
+    """Whether a turn continues an earlier sequence that tinker no longer considers.
 
-    With so few tokens a prompt may go on from several by chance: here it does from the longest, then newest.
+    With so few tokens a prompt may continue several sequences by chance. Here it continues the longest, and
+    the newest of equally long ones.
     """
     sequences: list[list[int]] = []
     left: set[int] = set()
@@ -101,7 +106,7 @@ def plain(rows: list[TrainingRow]) -> list[dict[str, list[Any]]]:
 
 
 def trained(rows: list[dict[str, list[Any]]]) -> Counter[tuple[tuple[int, ...], float]]:
-    """What is trained: each sampled token with all before it, and its log-probability."""
+    """The training targets: each sampled token with all tokens before it, and its log-probability."""
     return Counter(
         (tuple(row["tokens"][: i + 1]), row["logprobs"][i])
         for row in rows

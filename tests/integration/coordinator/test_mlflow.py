@@ -1,4 +1,4 @@
-"""What a job leaves in a real MLflow server, against a recount that shares no code with the metrics."""
+"""A job's metrics in a real MLflow server, compared with a recount that shares no code with them."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ THRESHOLD = 0.75
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a tracking server of this module's own."""
+    """The address of this module's own tracking server."""
     with mlflow_server(tmp_path_factory.mktemp("mlflow")) as url:
         yield url
 
 
 class Rig:
-    """One job over scripted servers, of which coordinators live one after another."""
+    """One job over scripted servers. Several coordinators run it one after another."""
 
     def __init__(self, folder: Path, tracking: str, order: str | None = None) -> None:
         self.folder = folder
@@ -74,7 +74,7 @@ class Rig:
             },
             tracking={"mlflow": {"uri": tracking} | ({"experiment": order} if order else {})},
         )
-        if order is not None:  # a trace's id follows from the job's uid, and both jobs are on one server
+        if order is not None:  # a trace's id is made of the job's uid, and one server has both jobs
             self.config = self.config.model_copy(update={"uid": "uid-ordered"})
         rows = [{"prompt": f"test {row}", "task": task_of(row)} for row in range(4)]
         (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -92,12 +92,12 @@ class Rig:
         }
 
     def sink(self, status: dict[str, Any]) -> JobUpdate:
-        """The API server: it keeps the status, and has a person's order on the job."""
+        """Stands for the API server: it keeps the status, and returns a person's order."""
         self.status.append(status)
         return JobUpdate(remedy=self.order)
 
     async def live(self, steps: int | None) -> None:
-        """One coordinator's life: until the job's end, or until the learner took so many steps."""
+        """Run one coordinator until the job's end, or until the learner has completed so many steps."""
         async with AsyncExitStack() as stack:
             engine = await stack.enter_async_context(serving(speaking_engine(self.folder, self.speak)))
             agent = await stack.enter_async_context(serving(weight_agent()))
@@ -141,7 +141,7 @@ def verdict(reward: float, score: float) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def done(server: str, tmp_path_factory: pytest.TempPathFactory) -> Rig:
-    """A job that ended, and whose coordinator was started again after its first step, and after the end."""
+    """A job that ended. Its coordinator was started again after the first step and after the end."""
     rig = Rig(tmp_path_factory.mktemp("job"), server)
     for steps in (1, None, None):
         asyncio.run(rig.live(steps))
@@ -154,7 +154,7 @@ def tracked(rig: Rig, server: str) -> tuple[MlflowClient, Any]:
 
 
 def history(client: MlflowClient, run: Any) -> dict[int, dict[str, float]]:
-    """Step -> name -> value; each is there once."""
+    """Step -> name -> value. Asserts that each value was logged once."""
     found: dict[int, dict[str, float]] = {}
     for name in run.data.metrics:
         points = client.get_metric_history(run.info.run_id, name)
@@ -213,7 +213,7 @@ def test_each_change_of_the_running_job_is_a_tag_of_the_run(tmp_path: Path, serv
 
 
 class UnkeptIds(FileStore):
-    """A store that takes nothing: its process ended before the run's id was kept."""
+    """A store that refuses all writes, as if its process had ended before it kept the run's id."""
 
     def put(self, uri: str, data: bytes) -> None:
         raise ConnectionError(uri)
@@ -236,7 +236,7 @@ def test_a_crash_before_the_id_is_kept_makes_no_second_run(tmp_path: Path, serve
     assert [point.step for point in points] == [2, 3]
 
 
-def test_a_running_job_tells_its_run_of_signals_and_of_a_change(tmp_path: Path, server: str) -> None:
+def test_a_running_job_logs_signals_and_a_change_to_its_run(tmp_path: Path, server: str) -> None:
     rig = Rig(tmp_path, server, order="LowerLearningRate")
     asyncio.run(rig.live(steps=None))
     client = MlflowClient(tracking_uri=server)
@@ -254,7 +254,7 @@ def test_a_running_job_tells_its_run_of_signals_and_of_a_change(tmp_path: Path, 
     assert states == {f"signal/state/{name}": STATE_VALUES[state] for name, state in known.items()}
 
 
-def test_the_status_leads_to_the_run(done: Rig, server: str) -> None:
+def test_the_status_links_to_the_run(done: Rig, server: str) -> None:
     _, run = tracked(done, server)
     link = done.status[-1]["tracking"]["mlflow"]
     page, _, place = link["url"].partition("#")
@@ -277,7 +277,7 @@ def test_the_run_holds_the_jobs_files(done: Rig, server: str, tmp_path: Path) ->
 
 
 def traced(done: Rig, server: str) -> dict[str, Any]:
-    """The traces of the run, by episode; each is there once."""
+    """The traces of the run by episode. Asserts that each was sent once."""
     client, run = tracked(done, server)
     listed = client.search_traces(locations=[run.info.experiment_id], run_id=run.info.run_id, max_results=500)
     found = {str(trace.info.client_request_id): trace for trace in listed}
@@ -331,7 +331,7 @@ def test_a_trace_has_inputs_and_outputs_of_turns_and_tools(done: Rig, server: st
         assert [(tool.name, tool.inputs) for tool in tools] == [
             (call["name"], json.loads(call["arguments"])) for call in calls
         ]
-        known = {call["id"] for call in made}  # a call that could not be read has an answer and no span
+        known = {call["id"] for call in made}  # a malformed call has an answer and no span
         answers = [m["content"] for m in episode["messages"] if m.get("tool_call_id") in known]
         assert [tool.outputs for tool in tools if tool.outputs is not None] == answers
         heard.update(answers)
@@ -400,7 +400,7 @@ def test_mlflow_test_split_metrics_match_their_episodes(done: Rig, server: str) 
 
 
 def evaluated(groups: list[dict[str, Any]], prefix: str) -> dict[str, float]:
-    """All that an evaluation shows under a prefix."""
+    """All metrics that an evaluation logs under a prefix."""
     return (
         recounted(groups, prefix, f"{prefix}/episodes", MAX_TURNS)
         | validated(groups, prefix, KS, THRESHOLD)
@@ -414,7 +414,7 @@ def task_of(row: int) -> str:
 
 
 def test_the_script_shows_everything_that_is_recounted(done: Rig) -> None:
-    """A metric that is 0 everywhere would equal any wrong recount of it."""
+    """A metric that is always 0 would equal any wrong recount of it."""
     expected = [
         recounted(read(done.layout.validation_groups(step)), "val", "val/episodes", MAX_TURNS)
         for step in (0, 1, 2)

@@ -1,4 +1,4 @@
-"""What the last step and the last validation of a job say of its signals is in a real MLflow server."""
+"""A real MLflow server has the signals' states after a job's last step and last validation."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ BY_STEP, BY_VALIDATION = SignalName.NOTHING_TO_TRAIN, SignalName.REWARD_FLAT
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a tracking server of this module's own."""
+    """The address of this module's own tracking server."""
     with mlflow_server(tmp_path_factory.mktemp("mlflow")) as url:
         yield url
 
 
 def validating(folder: Path, tracking: dict[str, Any]) -> JobConfig:
-    """A job that validates at its last step alone, the first one at which its reward is known to be flat."""
+    """A job that validates only at its last step, the first step at which its reward counts as flat."""
     return config(folder, evaluation={"everySteps": STEPS, "atStart": False}, tracking=tracking)
 
 
@@ -55,14 +55,14 @@ def test_mlflow_has_what_the_last_validation_says(
 
 
 def scraped(coordinator: Coordinator) -> dict[SignalName, float]:
-    """The states that Prometheus reads."""
+    """The states of signals on the coordinator's metrics page."""
     text = coordinator._exporter.text().decode()
     found = re.findall(r'^headway_signal_state\{.*signal="(\w+)".*\} ([\d.]+)$', text, re.MULTILINE)
     return {SignalName(name): float(state) for name, state in found}
 
 
 def logged(server: str, experiment: str, step: int) -> dict[SignalName, float]:
-    """The states that the run has of a step; each is there once."""
+    """The states that the run has for a step. Asserts that each was logged once."""
     client = MlflowClient(tracking_uri=server)
     known = client.get_experiment_by_name(experiment)
     assert known is not None

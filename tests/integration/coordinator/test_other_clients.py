@@ -1,7 +1,7 @@
-"""Clients that speak another protocol, or that send more than others: unmodified, through whole episodes.
+"""Clients that use another protocol or send further fields, unmodified, through whole episodes.
 
-Anthropic's SDK speaks Messages, smolagents ends its turns with stop strings. Real are the clients, each with
-a python of its own, the gateway and the sandbox; only the model's words are written here.
+Anthropic's SDK uses the Messages API, and smolagents ends its turns with stop strings. The clients, each with
+its own Python interpreter, the gateway and the sandbox are real. Only the model's words are scripted.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ async def test_anthropics_client_over_two_user_turns_is_one_row(
     assert rig.statuses("/v1/messages") == [200] * len(texts)
 
 
-async def test_anthropics_events_read_by_hand(tok: Any, agents: Agents, tmp_path: Path) -> None:
+async def test_anthropics_events_can_be_read_by_hand(tok: Any, agents: Agents, tmp_path: Path) -> None:
     service = agents.get("anthropic_agent")
     async with stage(tok, tmp_path, ANSWER) as (rig, leases):
         agent = rig.http_agent(f"{service.url}/at-once")
         record = await play(rig, leases, agent, style="events", sync=True)
     assert (record.outcome, record.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
-    assert {drift.reason for drift in record.drifts} == {"again"}  # it asked each turn a second time
+    assert {drift.reason for drift in record.drifts} == {"again"}  # it requested each turn a second time
 
 
 @pytest.mark.parametrize("style", ["create", "stream"])
@@ -71,7 +71,7 @@ async def test_anthropics_reasoning_forks_where_the_template_drops_it(
     assert record.ignored == {"thinking.budget_tokens": 3}
 
 
-async def test_anthropics_stop_sequences(tok: Any, agents: Agents, tmp_path: Path) -> None:
+async def test_anthropics_stop_sequences_end_a_turn(tok: Any, agents: Agents, tmp_path: Path) -> None:
     service = agents.get("anthropic_agent")
     row = {"style": "create", "stop": ["END"]} | MORE
     async with stage(tok, tmp_path, "It is gold. END of it.<|im_end|>", ANSWER) as (rig, leases):
@@ -97,7 +97,7 @@ AGENTS.append(("openai_agents_agent", {"style": "run", "own_defaults": True}))
 async def one_row_of_responses(
     tok: Any, folder: Path, service: Any, texts: Sequence[str], row: dict[str, Any]
 ) -> Any:
-    """The record of an episode that asked for Responses alone, each turn of it in one row."""
+    """The record of an episode that used the Responses API alone, with all turns in one row."""
     async with stage(tok, folder, *texts) as (rig, leases):
         record = await play(rig, leases, rig.http_agent(f"{service.url}/at-once"), **row)
     assert (record.outcome, record.error) == (Outcome.COMPLETED, None), service.log[-3000:]
@@ -129,7 +129,7 @@ JSON = '{"metal": "gold", "parts": [{"name": "ring", "grams": null}]}<|im_end|>'
 
 
 @pytest.mark.parametrize("style", ["chat", "responses", "agents"])
-async def test_openais_clients_parse_an_answer_that_a_schema_held(
+async def test_openais_clients_parse_an_answer_that_follows_a_schema(
     tok: Any, agents: Agents, tmp_path: Path, style: str
 ) -> None:
     service = agents.get("structured_agent")
@@ -155,7 +155,7 @@ LAST = "Thought: I know.\n<code>\nfinal_answer(found)\n</code><|im_end|>"
 
 
 async def test_smolagents_code_agent_is_one_row(tok: Any, agents: Agents, tmp_path: Path) -> None:
-    """It writes the stop string that ended a turn behind the answer again."""
+    """The agent appends the stop string that ended a turn to the answer."""
     service = agents.get("smolagents_agent")
     async with stage(tok, tmp_path, REASONING, REASONING, LAST, context=40_000) as (rig, leases):
         record = await play(rig, leases, rig.http_agent(f"{service.url}/at-once"), style="code")
@@ -173,7 +173,7 @@ STEPS = [
 ]
 
 
-async def test_smolagents_steps_as_json_are_held_and_not_trained(
+async def test_smolagents_json_steps_are_constrained_and_not_trained(
     tok: Any, agents: Agents, tmp_path: Path
 ) -> None:
     texts = [f"{json.dumps(step)}<|im_end|>" for step in STEPS]
@@ -192,7 +192,7 @@ FINAL = CALL.replace("look_up", "final_answer").replace('{"key": "x"}', '{"answe
 async def test_smolagents_tool_agent_forks_where_it_rewrites_calls(
     tok: Any, agents: Agents, tmp_path: Path
 ) -> None:
-    """It sends its calls back as text, which is another history than the one that was sampled."""
+    """The agent sends its calls back as text, so the history differs from what was sampled."""
     service, texts = agents.get("smolagents_agent"), [CALL, CALL, FINAL]
     sampled = [text.removeprefix(BEGUN) for text in texts]
     async with stage(tok, tmp_path, *sampled, context=40_000) as (rig, leases):

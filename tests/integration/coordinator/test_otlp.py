@@ -1,4 +1,4 @@
-"""Traces of OpenTelemetry in a real receiver: MLflow takes them, and shows episodes turn by turn."""
+"""OpenTelemetry traces in a real receiver: MLflow accepts them, and shows episodes turn by turn."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_receiver_shows_what_was_sent(tmp_path: Path) -> None:
 
 
 def test_a_coordinator_sends_episodes_steps_and_updates(tmp_path: Path) -> None:
-    """A real coordinator, whose spec alone says where traces go."""
+    """The coordinator is real, and its spec alone says where traces go."""
     from mlflow.tracking import MlflowClient
 
     with mlflow_server(tmp_path) as url:

@@ -1,4 +1,4 @@
-"""A run is scored again in real sandboxes: as it was, by a stricter reward, and with another seed."""
+"""A run is scored again in real sandboxes: unchanged, by a stricter reward, and with another seed."""
 
 from __future__ import annotations
 
@@ -66,17 +66,17 @@ class StrictDesk(SeededDesk):
 '''
 CASES = ("amber-otter", "brisk-crane", "calm-panda")
 WRONG = CASES[1::2]
-"""Cases whose item the candidate gets wrong."""
+"""Cases in which the candidate's item is wrong."""
 ROWS = [{"prompt": f"Handle case {case}.", "case_id": case} for case in CASES]
 TRIES, SEED, OTHER_SEED, EPOCH = 2, 3, 5, 2
 PART = 5 / 12
-"""Reward if all but one of the five fields and the procedure are right."""
+"""Reward if the procedure and all fields except one of five are right."""
 
 
 async def clerk(request: web.Request, body: Json) -> web.StreamResponse:
-    """A candidate that follows the procedure, and gets one field of some cases wrong."""
+    """A candidate that follows the procedure, and gets one field wrong in some cases."""
     asked = re.search(r"Handle case (\S+)\.", json.dumps(body["messages"]))
-    if asked is None:  # the coordinator's probe
+    if asked is None:  # the coordinator's test request
         return await says("Yes.")(request, body)
     case = asked[1]
     calls, made = desk.expected_calls(case), sum(each["role"] == "tool" for each in body["messages"])
@@ -99,7 +99,7 @@ class Evaluated:
 
     @property
     def rewards(self) -> dict[str, list[float]]:
-        """By case."""
+        """Rewards of the tries by case."""
         return {
             case: [line["reward"] for line in self.lines if line["row"] == row]
             for row, case in enumerate(CASES)
@@ -107,7 +107,7 @@ class Evaluated:
 
 
 def job_in(folder: Path, entrypoint: str, candidate: Json, job_seed: int) -> EvalConfig:
-    """A job with its environment and rows in a new folder."""
+    """The configuration of a job, with its environment and rows in a new folder."""
     folder.mkdir()
     shutil.copy(EXAMPLE / "environment.py", folder)
     (folder / "desks.py").write_text(DESKS)
@@ -130,7 +130,7 @@ def job_in(folder: Path, entrypoint: str, candidate: Json, job_seed: int) -> Eva
 
 
 async def evaluated(folder: Path, entrypoint: str, candidate: Json, job_seed: int = SEED) -> Evaluated:
-    """Evaluate the candidate to the end, by a coordinator's process and real sandboxes."""
+    """Evaluate the candidate to its end, with a coordinator's process and real sandboxes."""
     job = job_in(folder, entrypoint, candidate, job_seed)
     layout = Layout(job.spec.output.uri, job.namespace, job.name, job.uid)
     async with lease_service(folder, entrypoint, TO_BROKER) as leases:
@@ -150,7 +150,7 @@ async def evaluated(folder: Path, entrypoint: str, candidate: Json, job_seed: in
 
 
 async def recounted(layout: Layout) -> None:
-    """Count every number of the report again."""
+    """Recount every number of the report."""
     files = [uri.removeprefix("file://") for uri in (layout.results, layout.report)]
     process = await asyncio.create_subprocess_exec(
         sys.executable, str(SCRIPT), *files, stdout=asyncio.subprocess.PIPE
@@ -160,7 +160,7 @@ async def recounted(layout: Layout) -> None:
 
 
 def differing(lines: Iterable[Json]) -> dict[str, int]:
-    """Tool answers of each case that differ from the recorded ones, over all tries."""
+    """How many tool answers of each case differ from the recorded ones, over all tries."""
     found = dict.fromkeys(CASES, 0)
     for line in lines:
         found[CASES[line["row"]]] += line["differing_answers"]
@@ -177,7 +177,7 @@ def usage_of(
 
 
 def trained_on(before: Layout, folder: Path) -> dict[str, int]:
-    """Keep a run's episodes as those of a training job's epoch `EPOCH`, which had no time for its last row.
+    """Store a run's episodes as epoch `EPOCH` of a training job that ended before its last row.
 
     Returns the place of each case in the order of training.
     """

@@ -91,7 +91,7 @@ def test_each_writer_keeps_its_own_fields(cluster: Cluster, job: JobConfig) -> N
 
 
 def apply_by_operator(cluster: Cluster, job: JobConfig, *conditions: Condition) -> None:
-    """The operator applies its part, by force, as it does."""
+    """Apply the operator's part of the status by force, as the operator does."""
     document = {
         "apiVersion": names.API_VERSION,
         "kind": "RLTrainingJob",
@@ -167,7 +167,7 @@ def test_a_successor_reads_the_status_with_patch_rights_alone(cluster: Cluster, 
     assert after == before, "reading changes nothing"
 
 
-def test_an_order_is_heard_and_a_successor_reads_its_answer(cluster: Cluster, job: JobConfig) -> None:
+def test_an_order_is_read_and_a_successor_finds_its_answer(cluster: Cluster, job: JobConfig) -> None:
     server = api(cluster)
     sink = sink_of(KubernetesJob(job, server))
     assert sink(RLTrainingJobStatus().as_object()).remedy is None  # type: ignore[union-attr]

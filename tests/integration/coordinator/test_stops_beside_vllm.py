@@ -1,4 +1,4 @@
-"""Stop strings end a turn where vLLM's own detokenizer ends it, and vLLM takes the request for it."""
+"""Stop strings end a turn at the same token as vLLM's own detokenizer, and vLLM accepts the request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def request(prompt: list[int], given: list[str]) -> Request:
     return Request(prompt, 64, 1.0, 1.0, 7, [0], given)
 
 
-def test_vllm_takes_the_request() -> None:
+def test_vllm_accepts_a_request_with_stop_strings() -> None:
     from vllm.entrypoints.scale_out.token_in_token_out.protocol import GenerateRequest
 
     found = GenerateRequest.model_validate(_body("m", "salt", request([1, 2], ["END"])))

@@ -39,7 +39,7 @@ def table(rig: SuiteRig) -> list[dict[str, Any]]:
 
 
 def recounted(rig: SuiteRig, folder: Path) -> None:
-    """The independent recount agrees with report, final status and last scrape, and notices a change."""
+    """Check that the recount agrees with report, final status and last scrape, and detects a change."""
     (folder / "final.json").write_text(json.dumps({"status": rig.status()}))
     files = [str(uri).removeprefix("file://") for uri in (rig.layout.results, rig.layout.report)]
     command = [sys.executable, str(SCRIPT), *files, "--status", str(folder / "final.json"), "--metrics"]
@@ -63,7 +63,7 @@ def recounted(rig: SuiteRig, folder: Path) -> None:
 
 
 async def one_sample(tok: Any, folder: Path, task: str, *texts: str) -> tuple[GatewayRig, EpisodeRecord]:
-    """A sample of `odd_tasks`, played by a model that says `texts`."""
+    """Play a sample of `odd_tasks` with a model whose turns are `texts`."""
     shutil.copy(odd_tasks.__file__, folder)
     config = {"task": f"odd_tasks.py@{task}", "args": {}}
     async with (
@@ -106,7 +106,7 @@ async def test_a_limit_above_the_samples_is_refused_at_once(tmp_path: Path) -> N
 
 @pytest.mark.ci
 async def test_report_status_and_metrics_match_a_recount(tmp_path: Path) -> None:
-    """Of own rows and of a suite, with the metrics that the process served at its final status."""
+    """The recount covers own rows and a suite, and the process's metrics at its final status."""
     async with suite_rig(
         tmp_path, {"good": {}, "bad": {"+": 1, "-": 1, "*": 1}}, limit=LIMIT, rows=ROWS
     ) as rig:
@@ -130,7 +130,7 @@ async def test_a_killed_coordinator_repeats_no_sample_of_a_suite(tmp_path: Path)
         durable = set(rig.groups())
         leases = rig.suite.total
         assert await (await rig.coordinator()).wait() == 0, rig.log
-        # The preflight's sandbox, and one for each sample that was not durable.
+        # The preflight has a sandbox, and so has each sample that was not durable.
         left = len(wrong) * LIMIT - sum(int(name.rpartition("-")[2]) >= ROWS for name in durable)
         assert rig.suite.total - leases == 1 + left
         assert Counter(rig.groups()) == Counter(

@@ -1,8 +1,9 @@
-"""Agents that the user asks a second time, and that call tools again: unmodified, through whole episodes.
+"""Agents with a second user message, after which they call tools again: unmodified, through whole episodes.
 
-Each continues by its package's own means: a list of messages, a session, or the same agent again. Real are
-the packages, each with a python of its own, the gateway and the sandbox; only the model's words are written
-here. Anthropic's client, OpenAI's by Responses and the frameworks are asked twice in other files.
+Each continues by its package's own means: a list of messages, a session, or the same agent object. The
+packages, each with its own Python interpreter, the gateway and the sandbox are real. Only the model's words
+are scripted. Other files test a second user message with Anthropic's client, OpenAI's Responses API and the
+frameworks.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from headway_api.records import EpisodeRecord, Outcome
 pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(600)]
 
 Way = tuple[str, dict[str, Any]]
-"""A guest's program, and how its agent asks."""
+"""A guest's program, and the settings of its agent."""
 SECOND = "And y, are you sure?"
 WAYS: list[Way] = [
     ("openai_agent", {"style": "create"}),
@@ -46,7 +47,10 @@ WAYS: list[Way] = [
 async def an_episode(
     tok: Any, agents: Agents, folder: Path, way: Way, *texts: str, **settings: Any
 ) -> tuple[GatewayRig, EpisodeRecord]:
-    """One that was completed after the second answer; its bill has each of its tokens once."""
+    """Play an episode.
+
+    The agent must complete it after its second answer, and its bill must have each token once.
+    """
     program, own = way
     service = agents.get(program)
     async with stage(tok, folder, *texts, **settings) as (rig, leases):
@@ -86,7 +90,7 @@ async def test_calls_in_two_user_turns_are_one_row(
 async def test_reasoning_of_the_first_user_turn_is_a_fork(
     tok: Any, agents: Agents, tmp_path: Path, way: Way
 ) -> None:
-    """The template drops it where the user speaks again, for every client."""
+    """The chat template drops the reasoning when the user speaks again, for every client."""
     texts = [THINKING, PADDED, CALL, ANSWER]
     rig, record = await an_episode(tok, agents, tmp_path, way, *texts)
     assert [(drift.reason, drift.count) for drift in record.drifts] == [("thought", 1)]
@@ -97,12 +101,12 @@ async def test_reasoning_of_the_first_user_turn_is_a_fork(
 LOOK = "Thought: I look.\n<code>\nfound = look_up(key='x')\nprint(found)\n</code><|im_end|>"
 LAST = "Thought: I know.\n<code>\nfinal_answer(found)\n</code><|im_end|>"
 ROOM = 60_000
-"""For the prompts of smolagents, in tokens of the toy tokenizer."""
+"""Context for the prompts of smolagents, in tokens of the toy tokenizer."""
 
 
 @pytest.fixture
 def joined(tok: Any) -> Any:
-    """A vocabulary that has the end of a tag and of its line as one token, as Qwen3's has."""
+    """A vocabulary in which the end of a tag and its line break are one token, as in Qwen3's."""
     found = copy.deepcopy(tok)
     found.add_tokens([">\n"])
     return found
@@ -111,7 +115,10 @@ def joined(tok: Any) -> Any:
 async def test_smolagents_code_agent_asked_twice_is_one_row(
     joined: Any, agents: Agents, tmp_path: Path
 ) -> None:
-    """It writes behind each answer which code it ran: the sampled tokens stay, and what it wrote follows."""
+    """The agent appends to each answer which code it ran.
+
+    The sampled tokens are kept, and the appended text follows them.
+    """
     way, texts = ("smolagents_agent", {"style": "code"}), [LOOK, LOOK, LAST, LOOK, LAST]
     rig, record = await an_episode(joined, agents, tmp_path, way, *texts, context=ROOM)
     token_truth(rig, record)
@@ -122,7 +129,7 @@ async def test_smolagents_code_agent_asked_twice_is_one_row(
 async def test_smolagents_code_agent_forks_after_reasoning(
     joined: Any, agents: Agents, tmp_path: Path
 ) -> None:
-    """It sends its code's output as the user, and there the template drops reasoning."""
+    """The agent sends its code's output as the user, and the template then drops the reasoning."""
     way, reasoned = ("smolagents_agent", {"style": "code"}), f"<think>\nWhich metal?\n</think>\n\n{LOOK}"
     texts = [reasoned, reasoned, LAST, LOOK, LAST]
     rig, record = await an_episode(joined, agents, tmp_path, way, *texts, context=ROOM)
@@ -138,7 +145,7 @@ FINAL = CALL.replace("look_up", "final_answer").replace('{"key": "x"}', '{"answe
 async def test_smolagents_tool_agent_asked_twice_is_a_row_a_turn(
     tok: Any, agents: Agents, tmp_path: Path
 ) -> None:
-    """It sends its calls back as text. Each turn is forced to call, so the model has no turn to reason in."""
+    """The agent sends its calls back as text. Every turn must call a tool, so no turn can have reasoning."""
     way, texts = ("smolagents_agent", {"style": "tools"}), [TWO_CALLS, CALL, FINAL, CALL, FINAL]
     sampled = [text.removeprefix(BEGUN) for text in texts]
     rig, record = await an_episode(tok, agents, tmp_path, way, *sampled, context=ROOM)

@@ -1,4 +1,4 @@
-"""Models and servers shared by the tests of one module: starting vLLM takes most of a minute."""
+"""Models and servers that the tests of a module share, because vLLM takes most of a minute to start."""
 
 from __future__ import annotations
 

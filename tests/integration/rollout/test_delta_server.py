@@ -1,4 +1,4 @@
-"""The rollout server with deltas in bfloat16, where one step is too small for a canary to see."""
+"""The rollout server with deltas in bfloat16, where one step changes too little for a canary to notice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(900
 
 
 class Trained(MovingModel):
-    """Published as deltas and whole."""
+    """A trained model that is published both as deltas and as whole weights."""
 
     def __init__(self, folder: Path, base: Path) -> None:
         super().__init__(folder, base)
@@ -60,7 +60,7 @@ def published_digests(trained: Trained, step: int) -> dict[str, str]:
 
 
 def test_tensors_the_engine_keeps_as_is_match_the_base_model(server: RolloutServer, trained: Trained) -> None:
-    """Or nothing would be read back after an update."""
+    """Without such tensors, nothing could be read back and compared after an update."""
     trained.whole(0)
     found, base = engine_digests(server), published_digests(trained, 0)
     assert {EMBEDDING, "model.norm.weight"} <= {name for name in base if base[name] == found.get(name)}
@@ -85,7 +85,10 @@ def test_deltas_arrive_in_the_engines_own_tensors(server: RolloutServer, trained
 
 
 def test_one_unit_in_the_last_place_ends_the_server(server: RolloutServer, trained: Trained) -> None:
-    """Weights of the step before under this step's digests: the canary of bfloat16 would let them pass."""
+    """A delta has the weights of the step before under this step's digests.
+
+    The canary of bfloat16 would not notice.
+    """
     stale = trained.whole(4)
     trained.step()
     trained.whole(5)

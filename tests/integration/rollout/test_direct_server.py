@@ -1,4 +1,4 @@
-"""The rollout server with weights out of a learner's memory, into real vLLM on a CPU, over gloo."""
+"""The rollout server takes weights from a learner's memory, into real vLLM on a CPU, over gloo."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from headway_api.weights_direct import DirectPlace
 pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(900)]
 
 PATIENCE = 30.0
-"""Seconds that the learner waits for a server: the last one here dies in the middle of a transfer."""
+"""Seconds that the learner waits for a server. The last server here dies in the middle of a transfer."""
 
 
 class Trained(MovingModel):
-    """A learner in this process."""
+    """A learner's model in this process, with senders of its weights."""
 
     def __init__(self, folder: Path, base: Path) -> None:
         super().__init__(folder, base)
@@ -44,7 +44,7 @@ class Trained(MovingModel):
         return self._senders[-1]
 
     def end(self) -> None:
-        """Return when all transfers have come to an end; see `weight_senders.sending`."""
+        """Wait until all transfers have ended; see `weight_senders.sending`."""
         for sender in self._senders:
             sender.close(4 * PATIENCE)
             assert not sender._under_way
@@ -97,7 +97,9 @@ def test_weights_go_from_memory_to_the_engines_own_tensors(server: RolloutServer
     assert not trained.store.exists(), "and none in the store"
 
 
-def test_every_worker_of_an_engine_takes_them(tmp_path: Path, base: Path, trained: Trained) -> None:
+def test_every_worker_of_an_engine_takes_weights_from_memory(
+    tmp_path: Path, base: Path, trained: Trained
+) -> None:
     spec = {"full": {}, "dtype": "bfloat16"}
     split = {"replicas": 1, "engine": {"tensorParallelSize": 2}, "sampling": {"maxTokens": 32}}
     with RolloutServer(tmp_path, base, model=spec, rollout=split | {"maxConcurrency": 16}) as server:
@@ -127,7 +129,7 @@ def test_a_server_keeps_serving_without_the_learner(server: RolloutServer, train
 
 
 def test_a_failed_meeting_in_the_worker_leaves_the_engine_as_is(server: RolloutServer) -> None:
-    """The learner answered, and was gone when the workers came."""
+    """The learner answered the server, and was gone when the workers tried to connect."""
     place = DirectPlace(port=1, key="none", transport="gloo").model_dump_json()
     asked = {"method": "meet_learner", "kwargs": {"host": "127.0.0.1", "place": place}}
     code, text = request("POST", f"{server.url}/collective_rpc", json.dumps(asked), TO_ROLLOUT)
@@ -137,7 +139,7 @@ def test_a_failed_meeting_in_the_worker_leaves_the_engine_as_is(server: RolloutS
     assert server.status("/readyz") == 200
 
 
-def test_what_lies_in_the_store_too_is_had_both_ways(server: RolloutServer, trained: Trained) -> None:
+def test_stored_weights_are_taken_if_the_learner_sends_none(server: RolloutServer, trained: Trained) -> None:
     trained.step()
     both = trained.sent(5, whole=True)
     assert (both.kind, both.direct is not None) == ("full", True)
@@ -150,7 +152,7 @@ def test_what_lies_in_the_store_too_is_had_both_ways(server: RolloutServer, trai
 def test_a_tensor_that_differs_from_its_header_ends_the_server(
     server: RolloutServer, trained: Trained
 ) -> None:
-    """One unit in the last place of an element: the canary of bfloat16 would let it pass."""
+    """One element differs in its last bit, which the canary of bfloat16 would not notice."""
     from headway_trainer.publish import full
     from headway_trainer.publish.sender import Offer, describe
 

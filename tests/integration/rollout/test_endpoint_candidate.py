@@ -1,7 +1,7 @@
-"""An endpoint candidate against vLLM's own chat completions: a server that Headway did not write.
+"""An endpoint candidate against vLLM's own chat completions, a server that Headway did not write.
 
-Its model has random weights, so what it says is noise; that it is asked rightly, and what it costs, is not.
-The same server is asked for turns that a schema holds, tokens in and tokens out.
+Its model has random weights, so its words are noise. The tests check the requests to it, and its costs. They
+also ask the same server for turns under a schema, with tokens as input and output.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from headway_coordinator.trajectory.call_ids import call_id
 pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(900)]
 
 KEY = TO_ROLLOUT
-"""What a rollout server's port asks for, as other servers ask for keys of theirs."""
+"""The key of a rollout server's port, which stands for the API key of another server."""
 CONTEXT = 512
 USER = {"role": "user", "content": "Look up brave-otter."}
 LOOK_UP: dict[str, Any] = {
@@ -133,7 +133,7 @@ async def test_episodes_cost_what_the_server_counts_and_repeat_alike(server: Rol
 
 
 async def test_calls_and_their_answers_go_back_and_forth(server: RolloutServer) -> None:
-    """vLLM holds arguments to the tool's schema where it is strict, so even noise makes good calls."""
+    """With strict tools vLLM enforces their schemas, so even random weights produce well-formed calls."""
     session = Session("e-other-000000-0-0", 1, Sampling(1.0, 1.0, 64))
     async with at(server) as chat:
         called = await chat.chat(session, Ask([USER], [LOOK_UP], force=Force()))
@@ -145,8 +145,8 @@ async def test_calls_and_their_answers_go_back_and_forth(server: RolloutServer) 
     assert [turn.index for turn in session.record] == [0, 1]
 
 
-async def test_an_answer_to_a_call_that_could_not_be_read_is_taken_too(server: RolloutServer) -> None:
-    """As the built-in agent goes on from one good call and one that was not JSON."""
+async def test_an_answer_to_a_malformed_call_is_accepted(server: RolloutServer) -> None:
+    """The built-in agent continues like this after one good call and one that was not JSON."""
     good = {
         "id": call_id(0, 1),
         "type": "function",
@@ -181,7 +181,7 @@ async def test_an_answer_is_bounded_by_the_context_until_it_is_full(
 
 
 @pytest.mark.parametrize("probed", [True, False])
-async def test_a_wrong_token_or_model_is_found_out(server: RolloutServer, probed: bool) -> None:
+async def test_a_wrong_token_or_model_is_detected(server: RolloutServer, probed: bool) -> None:
     session = Session("e-other-000000-0-0", 1, Sampling(1.0, 1.0, 8))
     for wrong, field in (({"token": "sk-another"}, "secretRef"), ({"model": "nobody"}, "model")):
         async with at(server, **wrong) as chat:
@@ -222,14 +222,14 @@ async def test_a_schema_held_turn_is_sampled_from_allowed_tokens_alone(
         found = await sampled(server, PROMPT, HELD, seed)
         answer = json.loads(tok.decode(found.tokens, skip_special_tokens=True))
         assert (set(answer), answer["metal"] in ("gold", "lead")) == ({"metal", "sure"}, True)
-        # Its log-probabilities are normalized over the allowed tokens, so they are not those of the policy.
+        # Its log-probabilities are normalized over the allowed tokens, so they differ from the policy's.
         first = found.tokens[0]
         [plain] = server.score(BASE_MODEL, [*PROMPT, first])[-1:]
         assert found.logprobs[0] > plain + 0.5
 
 
 async def test_schemas_harm_no_neighbour(server: RolloutServer) -> None:
-    """The most that is taken, and what would not have been: plain turns beside them go on."""
+    """The largest accepted schemas, and some that the gateway would refuse: plain turns beside them go on."""
     ranges = {f"property {n}": {"type": "number", "minimum": n} for n in range(30)}
     wide = {"type": "object", "properties": ranges}
     maximum = [wide, {"type": "string", "minLength": 30, "maxLength": 30}, {"type": "object"}]

@@ -1,4 +1,4 @@
-"""Which of `spec.rollout.engine.extraArgs` vLLM's own parser takes for a flag that follows from the spec."""
+"""Which of `spec.rollout.engine.extraArgs` vLLM's parser reads as a flag that the spec already sets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SET = {
     "--no-enable-lora": None,
     "--enable-scale-out": None,
 }
-"""A value other than the default; None where the flag takes none."""
+"""Flag -> a value other than the default; None if the flag has no value."""
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def is_free(*arguments: str) -> bool:
 
 
 def spellings(flag: str, value: str | None) -> Iterator[list[str]]:
-    """The flag in each way in which a command line may name it, and in some in which it may not."""
+    """Each way to write the flag on a command line, with some that the parser refuses."""
     for end in range(1, len(flag) + 1):
         for name in {flag[:end], flag[:end].replace("-", "_").replace("__", "--", 1)}:
             yield [name] if value is None else [name, value]
@@ -69,7 +69,7 @@ def parsed(parser: Any, arguments: list[str]) -> dict[str, Any] | None:
 
 
 @pytest.mark.parametrize("flag", SET)
-def test_no_spelling_of_an_own_flag_gets_past(parser: Any, flag: str) -> None:
+def test_no_spelling_of_a_flag_of_ours_is_accepted(parser: Any, flag: str) -> None:
     untouched = parsed(parser, [])
     taken = [parser._option_string_actions[flag].dest]
     seen = 0

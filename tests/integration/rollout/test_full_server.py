@@ -1,4 +1,4 @@
-"""The rollout server with full weights: the reload that must not leave the output head behind."""
+"""The rollout server with full weights: a reload must also replace the output head."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_new_weights_give_a_plain_forwards_log_probabilities(
 
 
 def in_flight(server: RolloutServer, prompt: list[int], length: int, manifest: WeightsManifest) -> Any:
-    """What is sampled while the server takes other weights."""
+    """A turn that is sampled while the server takes other weights."""
     answers = []
     asked = threading.Thread(
         target=lambda: answers.append(server.generate("base", prompt, max_tokens=length, ignore_eos=True))
@@ -106,7 +106,7 @@ def test_a_request_in_flight_goes_on_and_marks_the_new_weights(
         choice = in_flight(server, prompt, length, manifests[new])
         spans = choice["weight_versions"]
         if [span["version"] for span in spans] != [f"0.{old}"]:
-            break  # and if not, the model was done before the weights were there
+            break  # if not, the turn ended before the new weights arrived
     assert [span["version"] for span in spans] == [f"0.{old}", f"0.{new}"]
     assert [span["start"] for span in spans[1:]] == [span["end"] for span in spans[:-1]]
     assert (spans[0]["start"], spans[-1]["end"]) == (0, length)

@@ -1,6 +1,6 @@
-"""A judge that a real vLLM serves, behind a token, and killed while episodes are judged.
+"""A judge that a real vLLM serves behind a token, and that is killed while episodes are judged.
 
-Its model has random weights: what it says is noise, constrained by a schema in vLLM and by the coordinator.
+Its model has random weights. Its answers are noise that vLLM and the coordinator constrain by a schema.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ def tok(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def started(folder: Path, base: Path) -> RolloutServer:
-    """The server of a judge of a job that trains another model, which is not looked for."""
+    """Start the server of a judge.
+
+    The job trains another model, for which this server does not look.
+    """
     model = {"base": f"file://{base}", "dtype": "float32", "contextLength": 512}
     judges = [{"name": "style", "model": model, "concurrency": 4}]
     return RolloutServer(folder, folder / "nothing", judge="style", judges=judges)
@@ -96,7 +99,7 @@ async def test_a_judge_killed_in_the_middle_costs_retries_and_no_zero(
             return record
 
         def restarted() -> RolloutServer:
-            """Another server where the first one was."""
+            """Start another server at the address of the first one."""
             server.process.wait(60)
             ports = iter([server.engine_port, rollout_server.free_port(), rollout_server.free_port()])
             with pytest.MonkeyPatch.context() as patch:

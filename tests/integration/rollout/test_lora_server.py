@@ -45,7 +45,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 LORA = {"lora": {"rank": 8, "alpha": 16}}
 HELD_OUT = {"train": {"uri": "file:///train.jsonl"}, "validation": {"uri": "file:///held-out.jsonl"}}
-"""With these rows, the engine has a place for what is validated beside training."""
+"""Data with held-out rows, for which the engine reserves a place for another adapter."""
 PROMPTS = [[3 + (7 * n + at) % 90 for at in range(40)] for n in range(6)]
 
 
@@ -64,7 +64,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Iterator[Rol
 
 @pytest.fixture(scope="module")
 def first(server: RolloutServer, store: Path, tiny: Path) -> WeightsManifest:
-    """Version 0.1, loaded."""
+    """The manifest of version 0.1, which is loaded."""
     manifest = publish_adapter(store, tiny, version(1), seed=1)
     state = server.post(manifest)
     assert state.ready, state.error
@@ -75,7 +75,7 @@ def first(server: RolloutServer, store: Path, tiny: Path) -> WeightsManifest:
 
 
 def with_file(manifest: WeightsManifest, store: Path, at: int, name: str, content: bytes) -> WeightsManifest:
-    """The manifest again as version `at`, with one file of other content and a digest that agrees with it."""
+    """The manifest again as version `at`, with other content in one file, and with digests that match."""
     source = Path(manifest.uri.removeprefix("file://"))
     folder = store / "changed" / f"{at}"
     shutil.copytree(source, folder)
@@ -141,7 +141,7 @@ def test_scrapers_reach_the_engines_metrics_and_nothing_else(server: RolloutServ
 
 
 def test_no_route_of_vllm_answers_without_a_key(server: RolloutServer, first: WeightsManifest) -> None:
-    """Every route that vLLM documents, its development endpoints too, and some that it does not."""
+    """The test tries every route that vLLM documents, with its development endpoints, and some others."""
     before = server.state()
     assert before.version is not None, first
     code, text = request("GET", f"{server.url}/openapi.json", token=TO_ROLLOUT)
@@ -187,7 +187,7 @@ def test_without_the_token_no_weights_are_taken(server: RolloutServer, first: We
 def test_five_versions_while_generating(
     server: RolloutServer, first: WeightsManifest, store: Path, tiny: Path
 ) -> None:
-    """Each version is proven while others are sampled; those still loaded answer as themselves."""
+    """Each version is proven while others are sampled. Versions that are still loaded keep their answers."""
     stop, done, broken = threading.Event(), [], []
     newest = [adapter_name(first.version)]
 
@@ -221,7 +221,7 @@ def test_five_versions_while_generating(
         assert found == pytest.approx(manifest.canary.logprobs[:8], abs=1e-4)
 
 
-def test_a_version_long_gone_is_refused_by_name(server: RolloutServer) -> None:
+def test_a_version_that_was_dropped_is_refused_by_name(server: RolloutServer) -> None:
     body = {"model": "policy-0.1", "token_ids": [5, 6], "sampling_params": {"max_tokens": 1}}
     code, text = request("POST", f"{server.url}/inference/v1/generate", json.dumps(body), TO_ROLLOUT)
     assert code == 404, text
@@ -271,7 +271,7 @@ def greedy(prompt: list[int], tokens: int = 24) -> vllm.Request:
 
 @asynccontextmanager
 async def fleets(server: RolloutServer, **wanted: WeightsManifest) -> AsyncIterator[dict[str, Fleet]]:
-    """A fleet for each slot, all over the same server; each has it in rotation."""
+    """A fleet for each slot, all over the same server. Each fleet has the server in rotation."""
 
     async def discover() -> set[Endpoint]:
         return {Endpoint(server.url, server.agent_url)}
@@ -292,14 +292,14 @@ async def fleets(server: RolloutServer, **wanted: WeightsManifest) -> AsyncItera
 
 @pytest.fixture(scope="module")
 def beside(store: Path, tiny: Path) -> WeightsManifest:
-    """An adapter for a slot of its own, of the version that the trained policy has too."""
+    """An adapter for another slot, of the same version as the trained policy."""
     return publish_adapter(store / "beside", tiny, version(10), seed=20)
 
 
 async def test_slots_and_the_base_sampled_at_once_match_each_alone(
     server: RolloutServer, store: Path, tiny: Path, beside: WeightsManifest
 ) -> None:
-    """By now as many adapters were loaded as the engine has places for, so each place holds one."""
+    """By now as many adapters were loaded as the engine has places, so each place holds one."""
     import torch
     from transformers import AutoModelForCausalLM
 

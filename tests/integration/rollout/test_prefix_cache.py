@@ -1,6 +1,6 @@
-"""The prefix cache of the real vLLM across versions, and what it says of itself: full weights and adapters.
+"""The prefix cache of the real vLLM across versions, and its metrics, with full weights and adapters.
 
-What is asked for here is asked for by the coordinator's own client.
+All requests are made by the coordinator's own client.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny: Path, kind: str) -> I
 
 @pytest.fixture(scope="module")
 def manifests(tmp_path_factory: pytest.TempPathFactory, tiny: Path, kind: str) -> list[WeightsManifest]:
-    """Six versions."""
+    """Manifests of six versions."""
     store = tmp_path_factory.mktemp("store")
     if kind == "full":
         return [publish_full(store, version(step), seed=step, tied=True) for step in range(6)]
@@ -54,7 +54,7 @@ def manifests(tmp_path_factory: pytest.TempPathFactory, tiny: Path, kind: str) -
 
 
 def cached(server: RolloutServer, model: WeightsManifest, asked: WeightsManifest | None = None) -> int:
-    """Tokens of the prompt that the engine found in its cache, asked for as version `asked` of `model`."""
+    """How many tokens of the prompt the engine found in its cache, for version `asked` of `model`."""
     request = vllm.Request(PROMPT, max_tokens=4, temperature=1.0, top_p=1.0, seed=1, stop_token_ids=[])
 
     async def ask() -> vllm.Sampled:
@@ -75,7 +75,7 @@ def test_a_version_finds_only_its_own_prefix(server: RolloutServer, manifests: l
 def test_the_version_alone_keeps_prefixes_apart(
     server: RolloutServer, manifests: list[WeightsManifest]
 ) -> None:
-    """The same weights, nothing swapped or dropped in between: only what is asked for differs."""
+    """The weights are the same, and nothing is swapped in between. Only the requested version differs."""
     manifest = manifests[1]
     assert cached(server, manifest) > 0
     again = manifest.model_copy(update={"version": version(1, incarnation=1)})
@@ -94,7 +94,7 @@ def test_the_engine_says_how_full_it_is(server: RolloutServer) -> None:
 def test_full_weights_preempt_running_requests_adapters_do_not(
     server: RolloutServer, manifests: list[WeightsManifest], kind: str
 ) -> None:
-    """This is why such preemptions are distinguished from those of a full cache."""
+    """So preemptions at an update are distinguished from those of a full cache."""
     assert server.post(manifests[2]).ready
     long = {"max_tokens": 800, "ignore_eos": True}
     for old, new in pairwise(manifests[2:]):
@@ -121,8 +121,8 @@ def test_full_weights_preempt_running_requests_adapters_do_not(
 def test_an_engine_killed_while_loading_names_signal_and_call(
     server: RolloutServer, manifests: list[WeightsManifest], kind: str
 ) -> None:
-    """The last test of the module: it ends the server."""
-    # faulthandler's handler of SIGSEGV is one that a library of vLLM's replaces.
+    """This is the last test of the module, because it ends the server."""
+    # A library of vLLM's replaces faulthandler's handler of SIGSEGV.
     number, words = (
         (signal.SIGILL, "illegal instruction") if kind == "full" else (signal.SIGSEGV, "segmentation fault")
     )

@@ -31,15 +31,15 @@ PICTURES = {
     f"Body.messages.content.{name} has no place"
     for name in ("audio_url", "image_pil", "image_url", "video_url")
 }
-"""Parts without a type, which vLLM tells by their fields. The gateway demands a type."""
+"""Parts without a type, which vLLM recognizes by their fields. The gateway requires a type."""
 OTHER_BLOCKS = {
     "MessagesBody.messages.content.source has no place",
     "MessagesBody.messages.content.tool has no place",
     "MessagesBody.messages.content.tool_name has no place",
 }
-"""vLLM has one type for all blocks. These fields are of blocks that the gateway refuses by their type.
+"""vLLM has one type for all blocks. These fields belong to blocks that the gateway refuses by their type.
 
-A system prompt has only blocks of text.
+A system prompt has only text blocks.
 """
 
 

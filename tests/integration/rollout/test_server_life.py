@@ -1,4 +1,4 @@
-"""How the rollout server ends: by SIGTERM, by kill -9 of each of its parts, by a model it cannot load."""
+"""How the rollout server ends: by SIGTERM, by kill -9 of each of its parts, or by an unloadable model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LORA = {"lora": {"rank": 8, "alpha": 16}}
 
 
 def a_base(model: Path) -> WeightsManifest:
-    """The model that a server loaded, with the log-probabilities that `model` gives."""
+    """The base model that a server loaded, with the log-probabilities that `model` computes."""
     found = score(AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32), CANARY_TOKENS)
     canary = Canary(tokens=CANARY_TOKENS, logprobs=found, tolerance=TOLERANCE)
     return WeightsManifest(version=version(7), kind="base", uri=f"file://{model}", files=[], canary=canary)
@@ -48,7 +48,7 @@ def test_kill_of_the_server_leaves_no_engine_process(tmp_path: Path, tiny: Path)
 
 
 def test_when_the_engine_dies_the_server_says_so_and_ends(tmp_path: Path, tiny: Path) -> None:
-    """One of an evaluation of a plain model: an engine that takes no weights."""
+    """This server evaluates a plain model, so its engine takes no weights."""
     with RolloutServer(tmp_path, tiny, eval_config(tmp_path, tiny, {"plain": None})) as server:
         server.wait_ready()
         right = a_base(tiny)

@@ -1,4 +1,7 @@
-"""What vLLM's worker checks of the tensors it is handed and of those it holds. No server is started."""
+"""What vLLM's worker checks of the tensors that it receives and of those that it holds.
+
+No server is started.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 @pytest.fixture(scope="module")
 def worker() -> Any:
-    """The module, which imports vLLM."""
+    """The worker's module, which imports vLLM."""
     from headway_rollout import weight_transfer
 
     return weight_transfer
@@ -23,7 +26,7 @@ def worker() -> Any:
 
 @pytest.fixture
 def model() -> Any:
-    """Stands for vLLM's: two parameters as a checkpoint has them, and a fused one."""
+    """Stands for vLLM's model: two parameters as a checkpoint has them, and a fused one."""
     import torch
 
     torch.manual_seed(0)
@@ -47,7 +50,7 @@ def digests(worker: Any, tensors: Mapping[str, Any]) -> dict[str, str]:
 
 
 def one_unit_more(tensor: Any) -> Any:
-    """The last element is the next larger number."""
+    """The tensor with its last element replaced by the next larger number."""
     import torch
 
     found = tensor.detach().clone()
@@ -89,7 +92,7 @@ def test_other_tensors_than_those_published_are_refused(worker: Any, model: Any,
 def test_the_base_model_shows_which_parameters_are_kept_as_is(
     worker: Any, model: Any, tmp_path: Path, dtype: str
 ) -> None:
-    """Also where its files are in another number format than the engine computes in."""
+    """This holds even if the model's files are in another number format than the engine computes in."""
     import torch
     from safetensors.torch import save_file
 
@@ -113,7 +116,7 @@ def test_what_the_model_holds_is_compared_with_the_digests(worker: Any, model: A
 
 
 def test_a_worker_may_use_tiles_where_the_processor_has_them() -> None:
-    """As the kernel tells: bit 18 of what ARCH_GET_XCOMP_PERM answers (Linux: arch/x86/xstate.rst)."""
+    """The kernel shows it in bit 18 of its answer to ARCH_GET_XCOMP_PERM (Linux: arch/x86/xstate.rst)."""
     code = """
 import ctypes, torch
 from headway_rollout import worker

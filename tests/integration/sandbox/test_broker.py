@@ -1,4 +1,4 @@
-"""The broker against a real cluster: leases, restarts, and what it says when pods cannot start."""
+"""The broker on a real cluster: leases, restarts, and its messages when pods cannot start."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def namespace(cluster: Any) -> Iterator[str]:
             "apply", "--server-side", "-f", str(ROOT / "crds" / "rltrainingjobs.headway.dev.yaml")
         )
         established = ("wait", "--for=condition=Established", "crd/rltrainingjobs.headway.dev")
-        # For a moment it has no conditions at all, and kubectl does not wait for any.
+        # At first the CRD has no conditions at all, and `kubectl wait` fails instead of waiting for one.
         cluster.wait_until("the kind", lambda: cluster.attempt(*established).returncode == 0)
     yield name
     cluster.kubectl("delete", "namespace", name, "--wait=false")
@@ -66,7 +66,7 @@ def namespace(cluster: Any) -> Iterator[str]:
 
 @pytest.fixture
 def job(cluster: Any, namespace: str) -> Any:
-    """Makes a job's configuration, owned by an object that exists."""
+    """A function that makes a job's configuration, owned by an object that exists."""
     uid = rig.own(cluster.kubeconfig, namespace)
 
     def make(image: str, **changes: Any) -> Any:
@@ -209,7 +209,7 @@ async def test_only_the_coordinators_key_is_answered(cluster: Any, image: str, j
 
 
 def with_module(name: str, source: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A ConfigMap that holds a module, and what puts it into a sandbox."""
+    """A ConfigMap that holds a module, and the parts of a pod template that mount it."""
     held = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -292,7 +292,7 @@ async def test_a_pod_that_answers_otherwise_ends_itself_alone(
 
 
 def checked(folder: Path, job: Any) -> Any:
-    """A job whose preflight asks for isolation alone, with rows of the example."""
+    """A job whose preflight checks only isolation, with rows of the example."""
     checks = {**dict.fromkeys(CHECK_IDS, "Off"), "isolated": "Enforce"}
     environment = job(IMAGE, sandbox={"warmPool": {"min": 1, "max": 2}}).spec.environment.as_object()
     made = scripted_job.job(
@@ -301,7 +301,7 @@ def checked(folder: Path, job: Any) -> Any:
         preflight={"episodes": 8, "checks": checks},
         evaluation={"everySteps": 0, "atStart": False},
     )
-    # The example's prompt is long, and the toy's words are short.
+    # The toy tokenizer makes many tokens of the example's long prompt.
     (folder / "model" / "config.json").write_text(json.dumps({"max_position_embeddings": 65536}))
     for name in ("train", "validation"):
         rows = [CASE | {"prompt": f"{CASE['prompt']} ({name} {number})"} for number in range(4)]
@@ -314,8 +314,11 @@ def checked(folder: Path, job: Any) -> Any:
 async def test_what_a_pod_reaches_as_it_starts_fails_the_preflight(
     cluster: Any, image: str, job: Any, tmp_path: Path
 ) -> None:
-    """No policy holds in this namespace. This machine is not a pod, and does not know the API server's
-    address in the cluster. Only what a pod tries by itself while it begins can name it."""
+    """No network policy applies in this namespace.
+
+    This machine is not a pod, and does not know the API server's address in the cluster. Only what a pod
+    tries by itself at its start can name that address.
+    """
     where = ("get", "service", "kubernetes", "-n", "default", "-o", "jsonpath={.spec.clusterIP}")
     api = f"{cluster.kubectl(*where)}:443"
     config, statuses = checked(tmp_path, job), list[dict[str, Any]]()

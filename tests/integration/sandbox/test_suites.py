@@ -28,7 +28,7 @@ ANOTHER_ORDER = "each time it is loaded; let it sort them, or draw and shuffle w
 
 @pytest.fixture(autouse=True)
 def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where the pod's processes find each other, and the tasks."""
+    """A folder for the files by which the pod's processes find each other, and for the tasks."""
     shutil.copy(odd_tasks.__file__, tmp_path)
     shutil.copy(ROOT / "examples" / "suites" / "arithmetic.py", tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -95,7 +95,7 @@ def test_a_task_that_cannot_be_run_is_refused_with_its_field(
 
 
 def test_an_image_without_inspect_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Debian's interpreter finds Headway, as in a sandbox's image, and nothing that was installed."""
+    """Debian's interpreter finds Headway, as in a sandbox's image, and no installed package."""
     monkeypatch.setattr(sys, "executable", "/usr/bin/python3")
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "sandbox"))
     with pytest.raises(HttpError, match="install inspect-ai and openai into the image") as refused:
@@ -113,7 +113,7 @@ def test_inputs_of_messages_are_the_same_each_time() -> None:
     assert (observation.messages, observation.tools) == ([], [])
 
 
-def test_a_hash_seed_that_the_image_fixes_is_every_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hash_seed_that_the_image_sets_applies_to_every_pod(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONHASHSEED", "7")
     observation = sample_of("odd_tasks.py@of_a_set").reset({"sample": 7, "check": True}, 0)
     assert (observation.messages, observation.tools) == ([], [])
@@ -128,7 +128,7 @@ def gateway_turn(text: str) -> Answer:
 
 
 async def run(pod: Path, url: str) -> tuple[int, str]:
-    """The program, as the pod's server starts it."""
+    """Run the program as the pod's server starts it."""
     variables = {
         name: value for name, value in os.environ.items() if not name.startswith(("HEADWAY_", "OPENAI_"))
     } | {
@@ -173,7 +173,7 @@ async def test_the_first_scorer_decides_and_each_is_a_metric(pod: Path) -> None:
     ],
 )
 async def test_a_sample_without_a_score_has_no_reward(pod: Path, task: str, why: str) -> None:
-    """It is an InfraError then, retried: no number is made up."""
+    """Such an episode is an InfraError and is retried: no number is made up."""
     sample = sample_of(task)
     sample.reset({"sample": 0}, 0)
     async with serving(gateway_turn("a")) as service:
@@ -210,7 +210,10 @@ async def test_a_candidate_never_grades_itself(
 
 
 def test_other_providers_do_not_reach_the_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An agent's process has variables for them. A grader would reach the candidate by them."""
+    """An agent's process has variables for these providers.
+
+    A grader could reach the candidate through them.
+    """
     monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("ANTHROPIC_API_KEY", "token")
     observation = sample_of("odd_tasks.py@without_other_gateways").reset({"sample": 0, "check": True}, 0)

@@ -1,4 +1,4 @@
-"""Base models of random weights, and what a learner left in its store."""
+"""Base models with random weights, and a reader of a learner's artifacts."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Left:
         return int(json.loads(self._path(self._layout.latest).read_text())["step"])
 
     def report(self, step: int) -> StepReport:
-        """The acknowledgement of a step, as history keeps it."""
+        """The report of a step, as the history keeps it."""
         return StepReport.model_validate_json(self._path(self._layout.step_history(step)).read_text())
 
     def reports(self) -> list[StepReport]:
         return [self.report(step) for step in range(self.latest + 1)]
 
     def checkpoint_record(self, step: int) -> tuple[bytes, Layout]:
-        """The record that seals a checkpoint, and what it is of."""
+        """The record that seals a checkpoint, and the layout of its job."""
         return self._path(self._layout.checkpoint_report(step, 0)).read_bytes(), self._layout
 
     def weights(self, step: int) -> Path:

@@ -1,4 +1,4 @@
-"""Training in bfloat16: sums of gradients are float32, and what is saved, resumed and published is right."""
+"""Training in bfloat16: gradients are summed in float32, and saving, resuming and publishing are exact."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STAGES: dict[str, dict[str, Any]] = {
     "stage2-offload": {"zeroStage": 2, "offload": "cpu"},
     "stage3-offload": {"zeroStage": 3, "offload": "cpu"},
 }
-"""Every way of spreading an optimizer that bfloat16 may have; without ZeRO the job is refused."""
+"""Every ZeRO setting that bfloat16 may have. Without ZeRO the job is refused."""
 ROWS: dict[str, dict[str, Any]] = {
     **{name: {**stage, "dtype": "bfloat16", "tokens": 40, "save": True} for name, stage in STAGES.items()},
     "lora": {"zeroStage": 1, "dtype": "bfloat16", "lora": True, "tokens": 40, "save": True},
@@ -35,13 +35,13 @@ ROWS: dict[str, dict[str, Any]] = {
 }
 SUMS = {f"{name}-sum": {**stage, "sum": True} for name, stage in STAGES.items()}
 RESIZED = ("stage1", "stage2", "stage3", "lora")
-"""With offload the files are those of stage 2 or 3."""
+"""Variants to resume with another number of ranks. With offload the files are those of stage 2 or 3."""
 SAVED = [name for name, settings in ROWS.items() if settings.get("save")]
 RANKS = (1, 2)
 
 
 class Steps:
-    """What one variant computed."""
+    """The losses, norms and weights that one variant computed."""
 
     def __init__(self, folder: Path, name: str) -> None:
         found = json.loads((folder / f"{name}.json").read_text())
@@ -52,7 +52,7 @@ class Steps:
 
 @pytest.fixture(scope="module")
 def folders(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    """By number of ranks, what all variants left there."""
+    """Number of ranks -> folder with the results of all variants."""
     made = {ranks: tmp_path_factory.mktemp(f"ranks{ranks}") for ranks in RANKS}
     for ranks, folder in made.items():
         step_variants.start(model, folder, ROWS | SUMS, ranks)
@@ -63,7 +63,10 @@ def folders(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, 
 def resumed(
     model: Path, folders: dict[int, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[int, int, str], Steps]:
-    """A variant's last step, by so many ranks, from what so many had left before it."""
+    """A variant's last step.
+
+    Its arguments are the number of ranks before, the number of ranks after, and the variant.
+    """
     taken = {ranks: tmp_path_factory.mktemp(f"resumed{ranks}") for ranks in RANKS}
     for ranks, folder in taken.items():
         again = {
@@ -90,7 +93,10 @@ def distance(found: dict[str, Tensor], expected: dict[str, Tensor], start: dict[
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("name", STAGES)
 def test_small_gradients_are_not_lost_in_a_large_sum(folders: dict[int, Path], ranks: int, name: str) -> None:
-    """Each addend is half of the last place of the first in bfloat16: added up there, they leave it at 1."""
+    """The first addend is 1, and each other one is half of its last place in bfloat16.
+
+    Summed in bfloat16, they would leave it at 1.
+    """
     found = json.loads((folders[ranks] / f"{name}-sum.json").read_text())["norm"]
     smaller = ranks * MICRO_BATCHES - 1
     assert found == pytest.approx(math.sqrt(ELEMENTS) * (1 + smaller * step_variants.SMALL), rel=1e-6)
@@ -109,7 +115,7 @@ def test_stages_ranks_and_micro_batches_differ_by_rounding_alone(
     assert min(found.micro_batches) > 1
     assert max(whole.micro_batches) == 1
     start = load_file(model / "model.safetensors")
-    # Weights are 0.02 or so and move by 0.002: what bfloat16 rounds off of them alone is a tenth of that.
+    # Weights are about 0.02 and move by 0.002, so bfloat16's rounding alone is a tenth of the move.
     for other, apart in ((whole, 0.06), (exact, 0.2)):
         np.testing.assert_allclose(found.losses, other.losses, rtol=0.01, atol=1e-3)
         np.testing.assert_allclose(found.norms, other.norms, rtol=0.005)

@@ -1,4 +1,4 @@
-"""The real learner whose weights are taken out of its memory: step after step, and after it was killed."""
+"""A real learner whose weights are read from its memory, step after step and after it was killed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TWO = {"processes": 2}
 
 
 def job(folder: Path, model: Path, **options: int) -> JobConfig:
-    """The whole model lies in the store every three steps."""
+    """A job that stores whole weights every three steps."""
     config = rig.job(folder, model, dtype="bfloat16", optimizer={"learningRate": 1e-4}, **options)
     weights = {"backend": "nccl", "fullEverySteps": 3}
     learner = config.spec.learner.model_dump(by_alias=True) | {"weights": weights}
@@ -38,7 +38,7 @@ def at(report: StepReport) -> Path:
 
 
 async def take(report: StepReport, workers: int = 1) -> dict[str, str]:
-    """Digests of what the learner hands over under a report's manifest."""
+    """Digests of the tensors that the learner sends for a report's manifest."""
     from headway_trainer.publish.sender import describe
 
     assert report.weights.direct is not None
@@ -65,7 +65,7 @@ async def test_a_learner_that_starts_again_hands_over_the_same_weights(
     options: dict[str, int],
     again: dict[str, int],
 ) -> None:
-    """Also as another number of processes than before."""
+    """This also holds with another number of processes than before."""
     monkeypatch.setenv("HEADWAY_DIRECT_ADDRESS", f"127.0.0.1:{rig.free_port()}")
     config = job(tmp_path, model, **options)
     served = rig.ScriptedCoordinator([rig.batch(step) for step in range(1, STEPS + 1)])
@@ -77,7 +77,7 @@ async def test_a_learner_that_starts_again_hands_over_the_same_weights(
             killed_at = served.reports[-1]
             assert killed_at.weights.kind == "direct"
             before = await take(killed_at, workers=2)
-            # A launcher that is killed leaves its processes behind, which a pod would not.
+            # Unlike a pod, a killed launcher leaves its processes behind.
             process.kill(signal.SIGTERM if options else signal.SIGKILL)
             await process.exit()
         with pytest.raises((urllib.error.URLError, ConnectionError)):
@@ -102,7 +102,7 @@ async def test_a_learner_that_starts_again_hands_over_the_same_weights(
 
 
 async def heard(served: rig.ScriptedCoordinator, reported: int, timeout: float = 120) -> None:
-    """Wait until the learner has reported again."""
+    """Wait until the learner has sent a further report."""
     while len(served.reports) == reported:
         served.acknowledged.clear()
         await asyncio.wait_for(served.acknowledged.wait(), timeout)
@@ -111,7 +111,7 @@ async def heard(served: rig.ScriptedCoordinator, reported: int, timeout: float =
 async def test_weights_are_taken_while_the_learner_trains(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server that joins and then lets it wait does not keep it from the steps ahead."""
+    """A server that joins and then lets the learner wait does not stop it from training further steps."""
     monkeypatch.setenv("HEADWAY_DIRECT_ADDRESS", f"127.0.0.1:{rig.free_port()}")
     config = job(tmp_path, model)
     served = rig.ScriptedCoordinator([rig.batch(step) for step in range(1, STEPS + 1)], hold=10**6)
@@ -136,7 +136,7 @@ async def test_weights_are_taken_while_the_learner_trains(
 async def test_vllm_follows_a_learner_that_is_killed_and_comes_back(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its canary passes for each version, so what it computes with is what the learner computed with."""
+    """The canary of each version passes, so vLLM computes with the learner's weights."""
     monkeypatch.setenv("HEADWAY_DIRECT_ADDRESS", f"127.0.0.1:{rig.free_port()}")
     config = job(tmp_path, model)
     served = rig.ScriptedCoordinator([rig.batch(step) for step in range(1, STEPS + 1)])

@@ -1,4 +1,4 @@
-"""A learner killed again and again, at random moments of its steps, its checkpoints and its uploads."""
+"""A learner that is killed many times, at random moments of its steps, checkpoints and uploads."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ STEPS_A_LIFE = 3
 async def test_a_killed_learner_ends_with_an_undisturbed_ones_bits(
     tmp_path: Path, model: Path, left: Callable[..., Any], ranks: int, lora: dict[str, Any] | None
 ) -> None:
-    """Each life makes a few steps; most of them end between two checkpoints, or while one is uploaded.
+    """Each process completes a few steps. Most are killed between two checkpoints, or during an upload.
 
-    Of two ranks, either dies alone or both do.
+    With two ranks, one of them dies or both do.
     """
     steps = EVERY * (KILLS + 2)
     batches = [rig.batch(n, groups=3) for n in range(1, steps + 1)]
@@ -46,7 +46,7 @@ async def test_a_killed_learner_ends_with_an_undisturbed_ones_bits(
     left_alone = asyncio.Event()
 
     def last_batch_waits(request: web.Request) -> str | None:
-        """Until it is left alone, no life takes the last step: it would end before it is killed."""
+        """Withhold the last batch until the kills are over: otherwise a process would end before its kill."""
         wanted = int(request.query.get("step", "0"))
         return "503" if wanted == steps and not left_alone.is_set() else None
 

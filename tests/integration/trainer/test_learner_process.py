@@ -47,18 +47,18 @@ class Undisturbed:
     config: JobConfig
     served: rig.ScriptedCoordinator
     authorizations: set[str]
-    """Of every request."""
+    """The header Authorization of every request."""
 
 
 class Calm:
-    """Undisturbed jobs. Each runs once, at the first question, for all tests that hold another against it."""
+    """Undisturbed jobs to compare with. Each runs once, when a test first asks for it."""
 
     def __init__(self, folder: Path, model: Path) -> None:
         self._folder, self._model = folder, model
         self._ended: dict[tuple[bool, int], Undisturbed] = {}
 
     async def job(self, *, lora: bool = True, processes: int = 1) -> Undisturbed:
-        """The one of so many ranks, with an adapter or with all weights."""
+        """The job with so many processes, with an adapter or with full weights."""
         key = (lora, processes)
         if key not in self._ended:
             folder = self._folder / f"{'lora' if lora else 'full'}-{processes}"
@@ -80,7 +80,7 @@ def calm(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Calm:
 
 
 def first_words(served: rig.ScriptedCoordinator) -> list[StepReport]:
-    """The first report of each version; the learner repeats it as older steps become durable."""
+    """The first report of each version. The learner repeats a report when older steps become durable."""
     first: dict[PolicyVersion, StepReport] = {}
     for report in served.reports:
         first.setdefault(report.version, report)
@@ -113,7 +113,10 @@ async def test_every_group_is_taken_once_and_in_order(calm: Calm, left: Callable
 async def test_a_learner_killed_at_random_ends_as_an_undisturbed_one(
     tmp_path: Path, model: Path, calm: Calm, left: Callable[..., Any]
 ) -> None:
-    """kill -9, dropped connections and 503s: the same weights bit for bit, each step of the same groups."""
+    """It meets kill -9, dropped connections and 503s.
+
+    The weights are still bit-identical, and each step has the same groups.
+    """
     undisturbed = await calm.job()
     rng = random.Random(20)
     config = rig.job(tmp_path / "rough", model, lora=LORA)
@@ -141,10 +144,10 @@ async def test_a_learner_killed_at_random_ends_as_an_undisturbed_one(
 
 
 @pytest.mark.long
-async def test_schedule_and_dropout_go_on_as_they_would_have(
+async def test_a_kill_changes_neither_schedule_nor_dropout(
     tmp_path: Path, model: Path, left: Callable[..., Any]
 ) -> None:
-    """Killed after a step: the rates that there would have been, and the same weights bit for bit."""
+    """After a kill, the learning rates continue as planned, and the weights are bit-identical."""
     lora = LORA | {"dropout": 0.2, "rsLora": True}
     decay = {"schedule": {"decay": "cosine", "decaySteps": STEPS, "finalShare": 0.1}, "warmupSteps": 1}
 
@@ -172,7 +175,7 @@ async def test_schedule_and_dropout_go_on_as_they_would_have(
 
 
 @pytest.mark.long
-async def test_steps_beyond_the_last_checkpoint_are_taken_again(
+async def test_steps_after_the_last_checkpoint_are_repeated(
     tmp_path: Path, model: Path, calm: Calm, left: Callable[..., Any]
 ) -> None:
     undisturbed = await calm.job()
@@ -243,7 +246,7 @@ async def test_another_number_of_processes_goes_on_from_the_same_state(
     before: int,
     after: int,
 ) -> None:
-    """Whatever the stage, it ends where one process of the default stage does."""
+    """Whatever the ZeRO stage, it ends as one process with the default stage does."""
     undisturbed = await calm.job(lora=lora is not None)
     served = rig.ScriptedCoordinator(batches())
     async with served.serving() as url:
@@ -270,7 +273,7 @@ async def test_a_restarted_coordinator_gets_the_last_report_again(tmp_path: Path
     port = rig.free_port()
     first, second = rig.ScriptedCoordinator(batches(2)), rig.ScriptedCoordinator(batches(3))
     async with rig.learner(config, tmp_path, f"http://127.0.0.1:{port}") as process:
-        first.hold = 10**6  # from the start: it must not reach its end before it is stopped
+        first.hold = 10**6  # from the start, so that it is stopped before its end
         async with first.serving(port):
             await rig.reached(first, 0)
             first.hold = 0

@@ -1,7 +1,8 @@
-"""Learner and real vLLM in one loop: what is published is what samples, and the two agree on every token.
+"""Learner and real vLLM in one loop: vLLM samples with the published weights, and both agree on every token.
 
-The batches are sampled from the weights they are trained on, so every ratio must be 1 up to rounding. A
-wrong temperature, a stale output head, an adapter that did not arrive or a row off by one all show here.
+The batches are sampled with the weights that are trained, so every ratio must be 1 except for rounding. A
+wrong temperature, a stale output head, an adapter that did not arrive or a row shifted by one would show
+here.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(900
 
 STEPS, GROUPS, SIZE, TURNS, LENGTH = 3, 2, 4, 2, 12
 CLOSE = 1e-3
-"""Nats; 3e-6 to 1.5e-5 is usual in float32, whole nats where something is wrong."""
+"""Tolerance in nats. The difference is 3e-6 to 1.5e-5 in float32 if all is right, and whole nats if not."""
 
 
 def sampled_group(
@@ -110,7 +111,7 @@ async def test_on_policy_every_ratio_is_one(
 async def test_of_a_stretched_model_every_ratio_is_one(
     tmp_path: Path, stretched_model: Path, context: int
 ) -> None:
-    """Longrope takes other factors beyond 64 tokens; rows have 69, or 49 where there is room for 64."""
+    """Longrope uses other factors beyond 64 tokens. Rows have 69 tokens, or 49 if the context is 64."""
     training = {"full": {}, "contextLength": context}
     await on_policy(tmp_path, stretched_model, training, 1.0, prompt=40 if context > 64 else 20)
 
@@ -118,7 +119,7 @@ async def test_of_a_stretched_model_every_ratio_is_one(
 async def on_policy(
     tmp_path: Path, model: Path, training: dict[str, Any], temperature: float, prompt: int = 20
 ) -> None:
-    """Train on what vLLM samples from the weights that are trained."""
+    """Train on episodes that vLLM sampled with the weights that are trained."""
     job = rig.job(
         tmp_path,
         model,

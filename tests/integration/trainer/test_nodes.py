@@ -1,6 +1,7 @@
-"""A learner of two nodes, of which one goes: whose end counts as a failure, and what is saved.
+"""A learner of two nodes loses one: which pod's end counts as a failure, and what is saved.
 
-Real launchers, torch's agents, and ranks that wait for one another over gloo; in the last test real learners.
+The launchers, torch's agents and ranks that wait for one another over gloo are real. The last test has real
+learners.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ Pods = list[subprocess.Popen[str]]
 
 @contextmanager
 def launchers(nodes: int, port: int) -> Iterator[Pods]:
-    """Those of the first two of so many nodes, just started."""
+    """Start the launchers of the first two of so many nodes."""
     made = []
     for node in range(2):
         place = {"NNODES": str(nodes), "NODE_RANK": str(node)}
@@ -68,7 +69,7 @@ def launchers(nodes: int, port: int) -> Iterator[Pods]:
 
 @pytest.fixture
 def pods() -> Iterator[Pods]:
-    """The launchers of two nodes, whose ranks have met."""
+    """The launchers of two nodes, whose ranks have connected."""
     with launchers(2, rig.free_port()) as made:
         for pod in made:
             assert pod.stdout is not None
@@ -77,7 +78,7 @@ def pods() -> Iterator[Pods]:
 
 
 def _lost(pod: subprocess.Popen[str]) -> None:
-    """All its processes are gone at once, as with the node's memory, or by an OOM kill of the container."""
+    """Kill all processes of a pod at once, as the loss of its node or an OOM kill would."""
     below = psutil.Process(pod.pid).children(recursive=True) if pod.poll() is None else []
     pod.kill()
     for process in below:
@@ -87,15 +88,19 @@ def _lost(pod: subprocess.Popen[str]) -> None:
 
 @pytest.mark.parametrize("goes", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_drained_node_does_not_fail_the_other(pods: Pods, goes: int) -> None:
-    """Its own pod is a disruption; that of the other has an end that is not counted."""
+    """The drained node's pod is a disruption. The other pod's end is not counted."""
     pods[goes].send_signal(signal.SIGTERM)
     assert pods[goes].wait(30) == 128 + signal.SIGTERM
     assert pods[1 - goes].wait(60) == RESTART
 
 
 @pytest.mark.parametrize(("goes", "other"), [pytest.param(0, RESTART, marks=pytest.mark.long), (1, 1)])
-def test_a_pod_that_is_gone_without_a_word_counts_once(pods: Pods, goes: int, other: int) -> None:
-    """The first pod's own end is counted, or not, as Kubernetes saw it; for others it must be the first's."""
+def test_a_pod_lost_without_notice_counts_once(pods: Pods, goes: int, other: int) -> None:
+    """Kubernetes decides whether the lost pod's end counts.
+
+    If the pod of the first node is lost, the others end uncounted. If another pod is lost, the first node's
+    end counts.
+    """
     _lost(pods[goes])
     assert pods[1 - goes].wait(60) == other
 
@@ -108,8 +113,8 @@ def test_a_rank_that_crashes_is_a_failure(pods: Pods) -> None:
 
 
 @pytest.mark.parametrize("node", ["0", pytest.param("1", marks=pytest.mark.long)])
-def test_a_node_that_meets_no_other_node_restarts_uncounted(node: str) -> None:
-    """How long the other may take is the job's to say: it may have to wait for a machine."""
+def test_a_node_that_finds_no_other_node_restarts_uncounted(node: str) -> None:
+    """The job decides how long to wait, because the other node may have to wait for a machine."""
     place = {
         "NNODES": "2",
         "NODE_RANK": node,
@@ -128,8 +133,8 @@ def test_a_node_that_meets_no_other_node_restarts_uncounted(node: str) -> None:
     assert "the pods have not connected" in ended.stdout
 
 
-def test_a_pod_that_goes_before_all_have_met_leaves_no_note() -> None:
-    """Those that meet without it would find it at their first failure, and not count that."""
+def test_a_pod_that_ends_before_all_connect_leaves_no_note() -> None:
+    """Pods that connect later would find the note at their first failure, and not count that failure."""
     from torch.distributed import TCPStore
 
     port = rig.free_port()
@@ -145,7 +150,7 @@ def test_a_pod_that_goes_before_all_have_met_leaves_no_note() -> None:
 
 
 def _connected(pod: subprocess.Popen[str], port: int) -> bool:
-    """Whether a pod waits at the place where the pods meet."""
+    """Whether a pod is connected to the address where the pods meet."""
     found = psutil.Process(pod.pid).net_connections(kind="tcp")
     return any(
         one.raddr and one.raddr.port == port and one.status == psutil.CONN_ESTABLISHED for one in found
@@ -154,7 +159,7 @@ def _connected(pod: subprocess.Popen[str], port: int) -> bool:
 
 @asynccontextmanager
 async def two_nodes(config: JobConfig, folder: Path, url: str) -> AsyncIterator[list[rig.LearnerProcess]]:
-    """A learner of two nodes while it runs."""
+    """A running learner of two nodes."""
     port = str(rig.free_port())
     async with AsyncExitStack() as stack:
         made = []

@@ -1,4 +1,4 @@
-"""What DeepSpeed reads back is data, whatever lies in a file: the second wall behind the signatures."""
+"""Whatever a file holds, DeepSpeed reads it as data. This is the second defence, after the signatures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_deepspeed_runs_nothing_that_lies_in_a_checkpoint(tmp_path: Path) -> Non
 
 
 def test_an_enum_is_written_as_data(tmp_path: Path) -> None:
-    """Python 3.11 would write a call of getattr, which can reach anything."""
+    """By default Python 3.11 would pickle it as a call of getattr, which could reach any attribute."""
     file = tmp_path / "state.pt"
     with data_alone():
         from deepspeed.runtime.zero.config import ZeroStageEnum

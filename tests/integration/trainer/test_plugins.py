@@ -1,4 +1,4 @@
-"""A user's module in the folder of plugins, and the real learner process that imports it there."""
+"""A user's module in the plugin folder, and the real learner process that imports it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def of_nothing(rewards_G, tokens_G, settings):
 
 @pytest.fixture
 def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder that a pod has at `/plugins`."""
+    """The folder that is mounted at `/plugins` in a pod."""
     folder = tmp_path / "plugins"
     folder.mkdir()
     monkeypatch.setenv(names.ENV_PLUGINS, str(folder))
@@ -52,7 +52,7 @@ async def test_a_job_trains_with_the_functions_of_a_users_module(
     assert found["rollout/advantage/mean"] == pytest.approx(advantages.mean())
     assert found["rollout/advantage/max"] == pytest.approx(advantages.max())
     assert found["training/num_trained_groups"] == 1
-    assert found["training/clip_fraction"] == 0  # it bounds nothing, where ppo would have
+    assert found["training/clip_fraction"] == 0  # the user's loss clips nothing, and ppo would
     assert found["training/grad_norm"] > 0
 
 

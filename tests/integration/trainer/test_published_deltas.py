@@ -1,4 +1,4 @@
-"""The real learner with full weights in bfloat16: what it leaves, step after step and over a restart."""
+"""The weights that the real learner publishes in bfloat16, step after step and after a restart."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEPS = 5
 
 
 def whole(report: StepReport, folder: Path) -> Path:
-    """The model that a server makes of a report's manifest."""
+    """The tensors that a server assembles from a report's manifest."""
     chain.fetch(FileStore(), report.weights, folder, None)
     return folder / MODEL_FILE
 
@@ -43,7 +43,7 @@ async def test_steps_are_deltas_and_a_restart_begins_again(tmp_path: Path, model
 
 
 def check_published(reports: dict[int, StepReport], scratch: Path) -> None:
-    """Each manifest leads to the tensors that its digests name; what lies in each folder."""
+    """Check that each manifest leads to the tensors of its digests, and check the files of each folder."""
     for report in reports.values():
         folder = Path(report.weights.uri.removeprefix("file://"))
         made = whole(report, scratch / "made" / str(report.step))
@@ -55,7 +55,7 @@ def check_published(reports: dict[int, StepReport], scratch: Path) -> None:
             assert {file.name for file in folder.iterdir()} == {DELTA_FILE, DIGESTS_FILE}
 
 
-async def test_what_a_kept_delta_is_built_on_is_kept(tmp_path: Path, model: Path) -> None:
+async def test_the_base_of_a_kept_delta_is_kept(tmp_path: Path, model: Path) -> None:
     config = rig.job(tmp_path, model, dtype="bfloat16", optimizer={"learningRate": 1e-5})
     steps = 9
     served = rig.ScriptedCoordinator([rig.batch(step) for step in range(1, steps + 1)])

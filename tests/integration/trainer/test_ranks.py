@@ -1,4 +1,4 @@
-"""Ranks that wait for one that works: two real processes over gloo."""
+"""Ranks that wait while one of them works: two real processes over gloo."""
 
 from __future__ import annotations
 

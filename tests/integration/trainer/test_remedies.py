@@ -1,4 +1,4 @@
-"""Directives to the real learner, its engine and its store: what holds afterwards, and what is refused."""
+"""Directives to the real learner, its engine and its store: their effects, and their refusals."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ FEW: dict[str, dict[str, Any]] = {
         ],
     },
 }
-"""Those of `make test`."""
+"""The cases that `make test` runs."""
 MORE: dict[str, dict[str, Any]] = {
     **{name: {"lora": LORA, **settings, "moves": WIDENED} for name, settings in SETTINGS.items()},
     "plain": FEW["plain"],
@@ -123,15 +123,15 @@ RESIZED: dict[str, dict[str, Any]] = {
         "moves": [{"start": {"copy": "stage3"}}, {"train": 1}, back(2, adapter=WIDE), {"train": 3}],
     }
 }
-"""Begun by two ranks, gone on with by one."""
+"""Cases that two ranks begin and one rank continues."""
 
 
 class CaseReports:
-    """What the learner of a case reported and published."""
+    """The reports and weights that the learner of a case published."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.steps = {report.step: report for report in remedied.reports(folder, name)}
-        """By step; the newest report of each."""
+        """The newest report of each step."""
 
     def __getitem__(self, step: int) -> StepReport:
         return self.steps[step]
@@ -171,7 +171,7 @@ def together(model: Path, tmp_path_factory: pytest.TempPathFactory) -> ReportsOf
 
 @pytest.fixture(scope="module")
 def resized(model: Path, tmp_path_factory: pytest.TempPathFactory) -> ReportsOf:
-    """By two ranks, and then by one."""
+    """Reports of cases that two ranks began and one rank continued."""
     folder = tmp_path_factory.mktemp("resized")
     ran(model, folder, MORE_TOGETHER, 2)
     return ran(model, folder, RESIZED, 1)
@@ -185,7 +185,7 @@ def canaries_apart(one: StepReport, other: StepReport) -> float:
 
 
 def widened_alike(case: CaseReports, *, exact: bool) -> None:
-    """Step 3 of a case is that of `WIDENED`: the wider adapter computes what the one of step 2 does."""
+    """Check that step 3 of a case widens the adapter by `WIDENED`, and computes the same as step 2."""
     assert case[3].in_force == InForce.model_validate({"number": 1, "adapter": WIDE})
     assert (case[3].groups, case[3].refused) == ([], None)
     apart, moved = canaries_apart(case[2], case[3]), canaries_apart(case[3], case[4])
@@ -220,8 +220,8 @@ def test_wider_adapters_compute_and_train_alike_at_every_stage(more: ReportsOf, 
 
 
 @pytest.mark.long
-def test_ranks_widen_as_one_does(together: ReportsOf, few: ReportsOf) -> None:
-    """Each has a part of the optimizer, of other parameters afterwards than before."""
+def test_two_ranks_widen_an_adapter_as_one_does(together: ReportsOf, few: ReportsOf) -> None:
+    """Each rank holds a part of the optimizer, and holds other parameters after the widening than before."""
     case, alone = together("stage2"), few("back-and-wide")
     widened_alike(case, exact=True)
     close(case.adapter(4), alone.adapter(4))
@@ -231,7 +231,7 @@ def test_ranks_widen_as_one_does(together: ReportsOf, few: ReportsOf) -> None:
 
 
 @pytest.mark.long
-def test_one_rank_without_room_is_reason_enough(together: ReportsOf) -> None:
+def test_one_rank_without_memory_is_enough_for_a_refusal(together: ReportsOf) -> None:
     case = together("short")
     assert case[2].refused is not None
     assert case[2].refused.reason == "TooLittleMemory"
@@ -240,7 +240,7 @@ def test_one_rank_without_room_is_reason_enough(together: ReportsOf) -> None:
 
 @pytest.mark.long
 def test_another_number_of_ranks_goes_on_with_the_wider_adapter(resized: ReportsOf, more: ReportsOf) -> None:
-    """And goes back to a checkpoint of the narrow one, which so many ranks as before have written."""
+    """It also goes back to a checkpoint of the narrow adapter, which the former number of ranks wrote."""
     case, before = resized("stage3-alone"), more("stage3")
     assert case[4].in_force == before[4].in_force
     assert (case[5].refused, case[6].restored) == (None, 2)
@@ -250,14 +250,14 @@ def test_another_number_of_ranks_goes_on_with_the_wider_adapter(resized: Reports
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["stage0", "stage1-bfloat16"])
-def test_ranks_widen_everything_that_is_spread(resized: ReportsOf, more: ReportsOf, name: str) -> None:
+def test_ranks_widen_all_sharded_state(resized: ReportsOf, more: ReportsOf, name: str) -> None:
     case = resized(name)
     widened_alike(case, exact=name == "stage0")
     close(case.adapter(4), more(name).adapter(4), 2e-6 if name == "stage0" else 2e-2)
 
 
 def plain_step(model: Any, adam: torch.optim.AdamW, number: int, taken: int) -> None:
-    """Batch `number` of the rig with PPO in plain PyTorch."""
+    """Train batch `number` of the rig with PPO in plain PyTorch."""
     rows = []
     for group in rig.batch(number, groups=3).groups:
         scored = [episode for episode in group.episodes if episode.reward is not None]
@@ -289,7 +289,7 @@ def plain(folder: Path, lora: dict[str, int]) -> tuple[Any, dict[str, Any], torc
 
 
 def test_widening_keeps_old_moments_and_starts_new_ones_at_zero(few: ReportsOf, model: Path) -> None:
-    """The step after a widening, against plain PyTorch with the moments laid out by hand."""
+    """The step after a widening, compared with plain PyTorch whose moments were laid out by hand."""
     narrow, before, adam = plain(model, LORA)
     for taken, number in enumerate((1, 2)):
         plain_step(narrow, adam, number, taken)
@@ -349,8 +349,8 @@ def test_a_second_remedy_goes_back_before_the_first_and_keeps_it(few: ReportsOf)
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["restarted", "behind"])
-def test_one_that_starts_again_has_what_is_in_force(more: ReportsOf, name: str) -> None:
-    """From a checkpoint with the wider adapter; and from one before it, by the next batch's word."""
+def test_a_restarted_learner_applies_what_is_in_force(more: ReportsOf, name: str) -> None:
+    """It resumes from a checkpoint with the wider adapter, or from an earlier one and the next batch."""
     case, expected = more(name), more("stage2")
     last = max(case.steps)
     assert case[last].in_force == expected[4].in_force

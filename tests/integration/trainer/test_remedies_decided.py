@@ -1,6 +1,6 @@
-"""A coordinator's loop decides, and a learner process does it: what one half says, the other takes.
+"""A coordinator's loop decides on remedies, and a learner process applies exactly these.
 
-The jobs are those of `make bench-remedies`, with the demo's model and its episodes, and smaller.
+The jobs are those of `make bench-remedies`, with the demo's model and episodes, but smaller.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ ORDERS = {
     19: "Undo",
     21: "Undo@2",
 }
-"""What a person orders once so many steps are taken."""
+"""Steps completed -> what a person orders then."""
 UNTIL = 23
 
 
@@ -59,7 +59,7 @@ def inputs() -> Path:
 
 
 async def played(folder: Path, inputs: Path, until: int) -> Curve:
-    """The job in a folder, until so many steps are taken."""
+    """Run the job in a folder until so many steps are completed."""
     return await job.run(
         job.configured(folder, inputs, SMALL),
         folder,
@@ -71,7 +71,7 @@ async def played(folder: Path, inputs: Path, until: int) -> Curve:
 
 
 def done_as_it_was_meant(found: Curve) -> None:
-    """The signal's remedy and each order were taken by the learner, and steps were trained under them."""
+    """Check that the learner applied the signal's remedy and each order, and trained steps under them."""
     reports = {report.step: report for report in found.reports}
     assert [entry["state"] for entry in found.remedies if entry["state"] == "Refused"] == []
     first, *ordered = found.remedies
@@ -101,7 +101,7 @@ def done_as_it_was_meant(found: Curve) -> None:
 
 
 @pytest.mark.long
-async def test_each_decision_is_done_by_the_learner_as_it_was_meant(inputs: Path, tmp_path: Path) -> None:
+async def test_the_learner_applies_each_decision(inputs: Path, tmp_path: Path) -> None:
     found = await played(tmp_path, inputs, UNTIL)
     done_as_it_was_meant(found)
     rank = {report.step: 8 if 14 <= report.step < 22 else 4 for report in found.reports}
@@ -109,15 +109,15 @@ async def test_each_decision_is_done_by_the_learner_as_it_was_meant(inputs: Path
 
 
 @pytest.mark.long
-async def test_killed_together_they_come_to_the_same_decisions(inputs: Path, tmp_path: Path) -> None:
-    """Once a remedy was reported; before one that widens the adapter; once it went back, and once more."""
+async def test_coordinator_and_learner_killed_together_decide_the_same(inputs: Path, tmp_path: Path) -> None:
+    """They are killed after a reported remedy, before a wider adapter, and twice after a rollback."""
     for step in (4, 13, 18, 20):
         await played(tmp_path, inputs, step)
     done_as_it_was_meant(await played(tmp_path, inputs, UNTIL))
 
 
 def trained(reports: dict[int, StepReport]) -> dict[int, float]:
-    """Every other step was trained under what was in force, and from whole batches.
+    """Check that every other step was trained under what was in force, on a whole batch.
 
     Returns the learning rate of each that had a gradient.
     """

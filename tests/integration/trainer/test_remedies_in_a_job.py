@@ -1,4 +1,4 @@
-"""A running learner process takes remedies between two steps, and is killed in the middle of them."""
+"""A running learner process applies remedies between two steps, and is killed in the middle of them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def directive(step: int, in_force: InForce, *restore: int) -> Batch:
 
 
 def batches() -> list[Batch]:
-    """Of different sizes."""
+    """Batches of different sizes."""
 
     def trained(step: int, in_force: InForce, groups: int) -> Batch:
         batch = rig.batch(step, groups=groups)
@@ -52,7 +52,7 @@ def batches() -> list[Batch]:
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """The job, at its end."""
+    """The job after an undisturbed run."""
 
     config: JobConfig
     words: dict[int, StepReport]
@@ -97,7 +97,7 @@ async def test_a_running_job_is_changed_between_two_steps(
 
 
 def lives(log: Path) -> list[str]:
-    """What each process that wrote `log` logged after it was loaded."""
+    """The part of the log that each process wrote after it was loaded."""
     return log.read_text().split('"event": "loaded"')[1:]
 
 
@@ -105,7 +105,7 @@ def lives(log: Path) -> list[str]:
 async def test_a_learner_killed_mid_remedy_ends_as_an_undisturbed_one(
     tmp_path: Path, model: Path, undisturbed: Undisturbed, left: Callable[..., Any]
 ) -> None:
-    """Before it, during it, and once it was announced but is not durable."""
+    """It is killed before the remedy, during it, and after it was announced but before it is durable."""
     config = rig.job(tmp_path, model, lora=LORA, algorithm={"loss": "cispo"}, checkpoints=CHECKPOINTS)
     served = rig.ScriptedCoordinator(batches())
     async with served.serving() as url:
@@ -114,7 +114,7 @@ async def test_a_learner_killed_mid_remedy_ends_as_an_undisturbed_one(
                 before = len(lives(process.log))
                 await rig.reached(served, step)
                 while within and '"event": "layout"' not in "".join(lives(process.log)[before:]):
-                    await asyncio.sleep(0.01)  # until it has made its parts a second time
+                    await asyncio.sleep(0.01)  # until it has built its engine a second time
                 process.kill()
                 assert await process.exit() in (-signal.SIGKILL, 0)
         async with rig.learner(config, tmp_path, url) as process:

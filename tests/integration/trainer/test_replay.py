@@ -38,24 +38,24 @@ class Run:
     """A run that has ended."""
 
     job: Path
-    """Folder of the local job, which was moved since it ran."""
+    """Folder of the local job, which was moved after the run."""
     folder: Path
-    """Of what it stored."""
+    """Folder of the run's artifacts."""
     key: Path
 
     def replay(self, *words: str) -> Result:
-        """The command."""
+        """Run the command."""
         return CliRunner().invoke(app, ["replay", str(self.job), "--cache", str(self.job / "models"), *words])
 
     def replayed(self, *words: str) -> dict[str, Any]:
-        """Its result."""
+        """The command's result as JSON, with its exit code."""
         shown = self.replay("--output", "json", *words)
         assert shown.stdout, shown.stderr
         found: dict[str, Any] = json.loads(shown.stdout)
         return found | {"code": shown.exit_code}
 
     def written(self) -> dict[Path, int]:
-        """All that lies in its folder, and when each was written."""
+        """All files of the run with the time of their last write."""
         return {path: path.stat().st_mtime_ns for path in self.folder.rglob("*")}
 
 
@@ -112,7 +112,7 @@ def test_a_step_after_a_checkpoint_has_the_same_weights(run: Run) -> None:
 
 
 @pytest.mark.long
-def test_steps_between_are_trained_again_too(run: Run, tmp_path: Path) -> None:
+def test_steps_between_checkpoint_and_target_are_trained_again(run: Run, tmp_path: Path) -> None:
     shown = run.replay("--step", "4", "--out", str(tmp_path / "out"))
     assert shown.exit_code == 0, shown.output
     assert "steps 3 to 4 trained again from the checkpoint of step 2" in shown.stdout
@@ -123,7 +123,7 @@ def test_steps_between_are_trained_again_too(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_another_loss_shows_both_sides_and_succeeds(run: Run) -> None:
+def test_a_replay_with_another_loss_shows_both_and_succeeds(run: Run) -> None:
     found = run.replayed(
         "--step", "4", "--loss", "importance_sampling", "--set", "spec.algorithm.kl.coefficient=1"
     )
@@ -136,13 +136,13 @@ def test_another_loss_shows_both_sides_and_succeeds(run: Run) -> None:
 
 
 @pytest.mark.long
-def test_without_a_checkpoint_it_begins_with_the_model(run: Run) -> None:
+def test_without_a_checkpoint_a_replay_begins_with_the_model(run: Run) -> None:
     found = run.replayed("--step", "1")
     assert (found["code"], found["same"], found["start"], found["trained"]) == (0, True, None, [1])
 
 
 @pytest.mark.long
-def test_of_a_copied_run_the_key_is_asked_for(run: Run, tmp_path: Path) -> None:
+def test_a_replay_of_a_copied_run_asks_for_its_key(run: Run, tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, ["replay", str(run.folder), "--step", "3", "--cache", str(tmp_path)])
     assert shown.exit_code == 2
     assert "the checkpoint of step 2 cannot be opened (no key was given" in shown.stderr
@@ -198,7 +198,7 @@ def test_other_learners_repeat_their_steps_too(
 
 
 @pytest.mark.long
-def test_a_remedy_on_the_way_is_taken_as_it_was(tmp_path: Path, model: Path) -> None:
+def test_a_replay_repeats_a_remedy_between_its_steps(tmp_path: Path, model: Path) -> None:
     """Step 4 went back to step 2, whose checkpoint is gone, and step 5 was trained with another loss."""
     holds = InForce(number=1, loss="cispo", learning_rate=5e-4)
     back = Directive(remedy="RollBack", restore=[3, 2])

@@ -60,24 +60,24 @@ DIVERGENCE: dict[str, dict[str, Any]] = {
     "divergence": {"zeroStage": 1, "algorithm": PENALTY},
     "divergence-stage3-small": {"zeroStage": 3, "algorithm": PENALTY, "tokens": SMALL, "chunk": FEW},
 }
-"""Each penalized against the frozen copy, which is laid out and chunked as the policy is."""
+"""Variants with a penalty against the frozen copy, which is sharded and chunked as the policy is."""
 LARGE = {"kl": {"coefficient": 10.0}}
-"""An adapter moves little in three steps."""
+"""A large coefficient, because an adapter moves little in three steps."""
 TERMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "lora-divergence": ({"lora": True, "algorithm": LARGE}, {"lora": True, "divergence": 10.0}),
     "old": ({"algorithm": {"correction": "decoupled"}, "updates": 2}, {"updates": 2, "decoupled": True}),
     "entropy": ({"algorithm": {"entropy": {"coefficient": 1.0}}}, {"entropy": 1.0}),
 }
-"""What needs a pass or a gradient of its own: the variant, and the same in plain PyTorch."""
+"""Terms that need their own pass or gradient: the variant, and the same in plain PyTorch."""
 GATHERED = {
     name: {"zeroStage": 3, "tokens": SMALL, "chunk": FEW, **settings} for name, (settings, _) in TERMS.items()
 }
 SHORT = ADAPTER | DIVERGENCE | {"stage1": FULL["stage1"]}
-"""Variants that `make test` asks for."""
+"""Variants that `make test` runs."""
 Trained = tuple[dict[str, Tensor], list[float], list[float]]
 """Final weights, loss and gradient norm of each optimizer step."""
 RANKS = (1, pytest.param(2, marks=pytest.mark.long))
-"""Two processes are left to `.ci/run`."""
+"""Only `.ci/run` runs the tests with two processes."""
 
 
 def batches() -> list[Batch]:
@@ -93,7 +93,7 @@ async def trained(folder: Path, model: Path, **options: Any) -> rig.ScriptedCoor
 
 
 def steps(served: rig.ScriptedCoordinator) -> list[StepReport]:
-    """One report a trained step: a step is announced again when it has become durable."""
+    """One report for each trained step. The learner repeats a report when its step becomes durable."""
     return [report for step, report in {r.step: r for r in served.reports}.items() if step]
 
 
@@ -121,7 +121,7 @@ def reference(
 ) -> Trained:
     """Plain PyTorch, one row at a time: final weights, loss and gradient norm of each optimizer step.
 
-    The product loads the model and makes the adapter's first weights; nothing else is its own.
+    The product loads the model and makes the adapter's first weights. It computes nothing else.
     """
     config = rig.job(folder, folder, lora=LORA if lora else None)
     model: Any = models.load(folder, config.spec.model, config.spec.seed)
@@ -190,7 +190,10 @@ class Steps:
 def ran(
     model: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Callable[[int, str], Steps]:
-    """The steps of a variant; all variants of so many ranks run at the first question."""
+    """The steps of a variant.
+
+    When a number of ranks is first asked for, all its variants run.
+    """
     folders: dict[int, Path] = {}
     chosen = [item for item in request.session.items if item.path == request.path]
     all_of_them = any(item.get_closest_marker("ci") for item in chosen)
@@ -208,7 +211,7 @@ def ran(
 
 @pytest.fixture(scope="module")
 def plain(model: Path) -> Callable[..., Trained]:
-    """What plain PyTorch makes of the same steps; each variant is computed once."""
+    """The same steps in plain PyTorch. Each variant is computed once."""
     return cache(partial(reference, model))
 
 
@@ -224,7 +227,7 @@ def agree(found: Steps, weights: dict[str, Tensor], losses: list[float], norms: 
 def test_no_setting_changes_a_step(
     ran: Callable[[int, str], Steps], plain: Callable[..., Trained], model: Path, ranks: int, name: str
 ) -> None:
-    """Stages, ranks, packing, chunks, recomputed activations and offload against plain PyTorch."""
+    """ZeRO stages, ranks, packing, chunks, recomputed activations and offload, against plain PyTorch."""
     found, (weights, losses, norms) = ran(ranks, name), plain()
     agree(found, weights, losses, norms)
     assert distance(found.weights, weights, load_file(model / "model.safetensors")) < 1e-3
@@ -257,10 +260,10 @@ def test_the_frozen_copy_is_the_same_under_every_setting(
 @pytest.mark.ci
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("name", TERMS)
-def test_every_term_is_plain_pytorchs_where_weights_are_gathered(
+def test_each_term_equals_plain_pytorch_with_gathered_weights(
     ran: Callable[[int, str], Steps], plain: Callable[..., Trained], ranks: int, name: str
 ) -> None:
-    """The adapter switched off, the old policy's pass, the entropy's gradient, in small micro-batches."""
+    """The adapter switched off, the old policy's pass, and the entropy's gradient, in small micro-batches."""
     options = TERMS[name][1]
     found, (weights, losses, norms) = ran(ranks, name), plain(**options)
     agree(found, weights, losses, norms)
@@ -279,7 +282,7 @@ def test_every_term_is_plain_pytorchs_where_weights_are_gathered(
         pytest.param(2, 1, 2, marks=pytest.mark.long),
     ],
 )
-async def test_steps_are_those_of_plain_pytorch(
+async def test_steps_equal_those_of_plain_pytorch(
     tmp_path: Path, model: Path, left: Callable[..., Any], processes: int, stage: int, updates: int
 ) -> None:
     served = await trained(
@@ -303,7 +306,7 @@ async def test_steps_are_those_of_plain_pytorch(
 
 
 @pytest.mark.long
-async def test_two_ranks_train_an_adapter_as_one_does(
+async def test_two_ranks_train_an_adapter_as_one_rank_does(
     tmp_path: Path, model: Path, left: Callable[..., Any]
 ) -> None:
     one = await trained(tmp_path / "one", model, lora=LORA, optimizer=OPTIMIZER)
@@ -345,7 +348,7 @@ async def test_a_published_adapter_is_what_peft_loads(
 
 
 @pytest.mark.parametrize("tied", [True, pytest.param(False, marks=pytest.mark.ci)])
-async def test_a_published_model_is_whole(
+async def test_a_published_model_has_every_tensor(
     tmp_path: Path, model: Path, untied_model: Path, left: Callable[..., Any], tied: bool
 ) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -1,4 +1,4 @@
-"""A learner that was stopped beside its successor and wakes, in one job: processes and store are real."""
+"""A learner that was stopped wakes beside its successor in one job. Processes and store are real."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def written(config: JobConfig) -> dict[Path, int]:
 async def test_a_learner_that_wakes_beside_its_successor_never_writes(
     tmp_path: Path, model: Path, left: Callable[..., Any]
 ) -> None:
-    """It asks for step 2, and is given it when its successor has taken and saved that step."""
+    """It asks for step 2, and receives it only after its successor has trained and saved that step."""
     config = rig.job(tmp_path, model, lora={"rank": 4, "alpha": 8})
     last = 1
 

@@ -1,4 +1,4 @@
-"""A policy that does not move: whatever is trained, every ratio stays 1, at every step."""
+"""A policy that does not move: whatever is trained, every ratio stays 1 at every step."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 STEPS = 4
 NO_RATE = 1e-30
-"""A learning rate of 0 is refused at apply. What this one adds to a float32 weight rounds to nothing, unless
-the weight is 0."""
+"""A learning rate of 0 is refused at apply. An update at this rate rounds to nothing when it is added to a
+float32 weight, unless the weight is 0."""
 CLOSE = 1e-5
 
 
 def as_sampled(model: Any, row: TrainingRow) -> TrainingRow:
-    """The row with the log-probabilities that the model itself gives its action tokens."""
+    """The row with the log-probabilities that the model itself gives to its action tokens."""
     with torch.no_grad():
         log_LV = model(torch.tensor([row.tokens])).logits[0].log_softmax(-1)
     logprobs = [

@@ -1,4 +1,4 @@
-"""A job that starts from another's weights: the real learner, twice, over one store."""
+"""A job that starts from another job's weights: two runs of the real learner over one store."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ async def earlier(folder: Path, model: Path, lora: dict[str, Any] | None) -> Job
 
 
 def later(first: JobConfig, folder: Path, model: Path, lora: dict[str, Any] | None) -> JobConfig:
-    """A second job over the first one's store, with another seed, that starts from its last weights."""
+    """A second job over the first one's store.
+
+    It has another seed, and starts from the first one's last weights.
+    """
     content = rig.job(folder, model, lora=lora).model_dump(mode="json", by_alias=True, exclude_none=True)
     content |= {"name": "returns", "uid": "66666666-7777-8888-9999-000000000000"}
     content["spec"] |= {"output": {"uri": first.spec.output.uri}, "seed": 7}
@@ -70,7 +73,7 @@ async def test_step_0_equals_the_other_jobs_last_and_is_fetched_once(
     assert left(second).latest == 2
 
 
-async def test_an_adapter_is_merged_into_weights_that_all_train(
+async def test_an_adapter_is_merged_into_full_weights_that_train(
     tmp_path: Path, model: Path, left: Callable[..., Any]
 ) -> None:
     first = await earlier(tmp_path / "first", model, LORA)

@@ -1,7 +1,7 @@
-"""An agent of Microsoft's Agent Framework: `row.api` is `chat` or `responses`, its default.
+"""An agent of Microsoft's Agent Framework: `row.api` is `chat` or `responses` (the framework's default).
 
-With `row.stream` its turns are streamed. With `row.shaped` it asks for an answer of a schema. `row.more` is
-what the user says after the first answer.
+With `row.stream` its turns are streamed. With `row.shaped` it asks for an answer that follows a schema.
+`row.more` is what the user says after the first answer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An agent of Anthropic's SDK: a tool loop, and a second word of the user's where the row has one.
+"""An agent of Anthropic's SDK: a tool loop, and a second user message if the row has one.
 
 `row.style`: `create`, `events` (a stream read by hand) or `stream` (the SDK's helper), each with `sync` or
 not. `row.more` is what the user says after the first answer. `row.thinking` is the request's `thinking`, and
@@ -23,7 +23,7 @@ TOOLS = [
 
 
 def ask(client: Anthropic, style: str, body: dict[str, Any]) -> Any:
-    """One turn, with the client that blocks."""
+    """One turn, with the blocking client."""
     if style == "create":
         return client.messages.create(**body)
     if style == "events":
@@ -39,7 +39,7 @@ def ask(client: Anthropic, style: str, body: dict[str, Any]) -> Any:
 
 
 async def ask_async(client: AsyncAnthropic, style: str, body: dict[str, Any]) -> Any:
-    """One turn, with the client that does not."""
+    """One turn, with the asynchronous client."""
     if style == "create":
         return await client.messages.create(**body)
     async with client.messages.stream(**body) as stream:
@@ -95,7 +95,7 @@ async def play(payload: dict[str, Any]) -> str:
 async def act(payload: dict[str, Any]) -> Any:
     metadata = payload["metadata"]
     ids = {"JobArn": metadata["jobArn"], "TrajectoryId": metadata["rolloutId"]}
-    # The SDK's own HTTP client serves for MTRL's two calls, too.
+    # The SDK's own HTTP client also makes MTRL's two calls.
     async with AsyncAnthropic(base_url=metadata["endpoint"], api_key="unused", max_retries=0) as client:
         try:
             answer = await play(payload)

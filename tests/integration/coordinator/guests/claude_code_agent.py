@@ -1,4 +1,4 @@
-"""Claude Code, a coding agent of the command line that speaks Messages, as its SDK starts it.
+"""Claude Code, a coding agent for the command line that uses the Messages API, as its SDK starts it.
 
 `row.more` is what the user says after the first answer. With `own` as `row.prompt_of` it has the program's
 own system prompt and tools. Otherwise it has a short prompt, a tool that looks things up and one that reads

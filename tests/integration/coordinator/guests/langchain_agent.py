@@ -1,8 +1,8 @@
 """Agents of LangChain and LangGraph: `row.style` names one of `STYLES`, or is `roles`.
 
 `row.more` is what the user says next. `row.stream` streams the turns, and `row.patience` is how many seconds
-the client waits for one. With `row.structured` it asks once, for an answer of a schema; with `row.instead`
-for that where the prompt took too long.
+the client waits for one. With `row.structured` it asks once, for an answer that follows a schema. With
+`row.instead` it asks that instead if the prompt took too long.
 """
 
 from __future__ import annotations
@@ -39,13 +39,16 @@ def look_up(key: str) -> str:
 
 
 def agent(model: ChatOpenAI, **settings: Any) -> Any:
-    """LangChain's own loop."""
+    """LangChain's own agent loop."""
     tools = settings.pop("tools", [look_up])
     return create_agent(model, tools, system_prompt=SYSTEM, checkpointer=InMemorySaver(), **settings)
 
 
 def graph(model: ChatOpenAI, *, keep: int | None = None) -> Any:
-    """The loop written by hand; with `keep` the model is shown the user's words and so many messages."""
+    """A loop written by hand.
+
+    With `keep` the model sees the user's message and only the last `keep` messages.
+    """
     bound = model.bind_tools([look_up])
 
     async def ask(state: MessagesState) -> Any:
@@ -65,7 +68,7 @@ def graph(model: ChatOpenAI, *, keep: int | None = None) -> Any:
 
 
 def team(model: ChatOpenAI) -> Any:
-    """An agent whose tool is another one, with a system prompt of its own."""
+    """An agent whose tool is another agent, with its own system prompt."""
     helper = create_agent(model, [look_up], system_prompt="You look things up for others.")
 
     @tool
@@ -93,7 +96,7 @@ STYLES = {
 
 
 async def in_turn(model: ChatOpenAI, prompt: str) -> str:
-    """A second agent goes on with the first one's messages, with its tools and another system prompt."""
+    """A second agent continues the first one's messages, with its tools and another system prompt."""
     looks = create_agent(model, [look_up], system_prompt=SYSTEM)
     found = await looks.ainvoke({"messages": [("user", prompt)]})
     checks = create_agent(model, [look_up], system_prompt="Check what was said.")
@@ -102,7 +105,10 @@ async def in_turn(model: ChatOpenAI, prompt: str) -> str:
 
 
 async def structured(model: ChatOpenAI, prompt: str, method: str) -> str:
-    """One answer of a schema, as a model of LangChain gives it; an empty `method` is its default."""
+    """One answer that follows a schema, from a LangChain model.
+
+    An empty `method` means LangChain's default.
+    """
     shaped = model.with_structured_output(Answer, **({"method": method} if method else {}))
     found = await shaped.ainvoke(prompt)
     return str(found.metal)

@@ -1,7 +1,7 @@
 """A tool loop of LiteLLM's. `row.provider` is the protocol: `openai`, `hosted_vllm` or `anthropic`.
 
-With `row.stream` the turns are streamed and put together by LiteLLM. `row.more` is what the user says after
-the first answer, `row.ask` what a request has besides.
+With `row.stream` the turns are streamed, and LiteLLM joins their chunks. `row.more` is what the user says
+after the first answer, and `row.ask` has further fields of each request.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An agent of the OpenAI SDK: the tool loop that everybody has written once.
+"""An agent of the OpenAI SDK: the usual tool loop, written by hand.
 
 `row.style`: `create`, `events` (a stream read by hand), `stream` (the SDK's helper) or `parse`, each with
 `sync` or not. The other fields of the row:
@@ -6,7 +6,7 @@
 - `choices`: the turns' tool_choice.
 - `patience`: the client's timeout in seconds.
 - `wait`, `between`: how long the agent sleeps before its first turn, and before its second.
-- `crowd`: how many first turns it asks for at once, each in a conversation of its own.
+- `crowd`: how many first turns it requests at once, each in its own conversation.
 - `retries`: the client's max_retries.
 - `more`: what the user says after the first answer.
 """
@@ -46,7 +46,7 @@ def run_tool(call: Any) -> dict[str, Any]:
 
 
 def joined(chunks: list[Any]) -> dict[str, Any]:
-    """A streamed message, put together by hand."""
+    """A streamed message, joined from its chunks by hand."""
     text, calls = "", {}
     for chunk in chunks:
         for choice in chunk.choices:
@@ -68,7 +68,7 @@ EVENTS = {"stream": True, "stream_options": {"include_usage": True}}
 
 
 def ask(client: OpenAI, style: str, body: dict[str, Any]) -> Any:
-    """One turn, with the client that blocks."""
+    """One turn, with the blocking client."""
     completions = client.chat.completions
     if style == "events":
         return joined(list(completions.create(**body, **EVENTS)))
@@ -82,7 +82,7 @@ def ask(client: OpenAI, style: str, body: dict[str, Any]) -> Any:
 
 
 async def ask_async(client: AsyncOpenAI, style: str, body: dict[str, Any]) -> Any:
-    """One turn, with the client that does not."""
+    """One turn, with the asynchronous client."""
     completions = client.chat.completions
     if style == "events":
         return joined([chunk async for chunk in await completions.create(**body, **EVENTS)])
@@ -141,7 +141,7 @@ async def play(payload: dict[str, Any]) -> str:
 async def act(payload: dict[str, Any]) -> Any:
     metadata = payload["metadata"]
     ids = {"JobArn": metadata["jobArn"], "TrajectoryId": metadata["rolloutId"]}
-    # The SDK's own HTTP client serves for MTRL's two calls, too.
+    # The SDK's own HTTP client also makes MTRL's two calls.
     async with AsyncOpenAI(base_url=metadata["endpoint"], api_key="unused", max_retries=0) as client:
         try:
             answer = await play(payload)

@@ -1,9 +1,9 @@
 """An agent of OpenAI's agents SDK. `row.style`: `run` or `streamed`; `row.api`: `chat` or `responses`.
 
-By default the SDK speaks Responses. With `row.own_defaults` the agent has the SDK's own model and settings.
-With `row.chained` it names the answer before instead of sending all of
-the conversation. `row.more` is what the user says after the first answer. The history comes from the
-session where `row.session` wants one, else from the last result.
+By default the SDK uses the Responses API. With `row.own_defaults` the agent has the SDK's own model and
+settings. With `row.chained` it names the previous response instead of sending the whole conversation.
+`row.more` is what the user says after the first answer. With `row.session` the history comes from a session,
+otherwise from the last result.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def look_up(key: str) -> str:
 
 
 async def a_run(agent: Agent, streamed: bool, inputs: Any, **more: Any) -> Any:
-    """From a word of the user's to the answer."""
+    """Run the agent from a user message to its answer."""
     if not streamed:
         return await Runner.run(agent, inputs, **more)
     result = Runner.run_streamed(agent, inputs, **more)

@@ -1,6 +1,7 @@
-"""An agent of OpenAI's client by Responses, over two words of the user's.
+"""An agent that uses the Responses API of OpenAI's client, over two user messages.
 
-`row.style`: `create` or `stream`; with `row.chained` it names the answer before, else it sends all items.
+`row.style`: `create` or `stream`. With `row.chained` it names the previous response; otherwise it sends all
+items.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@ The row's `style` says which:
 - `handler`: the decorator around a Strands agent whose model is wrapped.
 - `standalone`: the same without the decorator.
 - `custom`: another client with the SDK's headers.
-- `fixed`: the decorator around a model of the module, whose base URL is the runtime's, not the episode's.
+- `fixed`: the decorator around a module-level model, whose base URL is the runtime's, not the episode's.
 
-`say` of the row is reported instead of the reward. `mood` is how the agent misbehaves.
-The platform posts one prompt. `more` of the row is what the user says after the first answer, to the same
-agent. With `shaped` of the row, each answer is a model of pydantic's.
+`row.say` is reported instead of the reward. `row.mood` is how the agent misbehaves. The platform posts one
+prompt. `row.more` is what the user says to the same agent after the first answer. With `row.shaped`, each
+answer is a pydantic model.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def agent_at(endpoint: str) -> Agent:
 
 
 def worth(instance: dict[str, Any], answer: str) -> Any:
-    """The agent's own judgement, or what the row wants reported."""
+    """The reward of an answer by the agent's own judgement, or the one that the row wants reported."""
     return NUMBERS.get(str(instance.get("say")), 1.0 if "gold" in answer else 0.0)
 
 

@@ -1,4 +1,7 @@
-"""What the agents here share: a port, and the routes their platform knows. Run by their own pythons."""
+"""What the agents here share: their HTTP service, and the calls to the platform.
+
+Each agent runs it with its own Python interpreter.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +25,16 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 Act = Callable[[dict[str, Any]], Any]
-"""The agent: takes the platform's document, plays the episode; a coroutine function or a plain one."""
+"""The agent: it takes the platform's document and plays the episode, as a plain or a coroutine function."""
 
 Play = Callable[[dict[str, Any]], Awaitable[str]]
-"""The agent without its protocol: takes the platform's document, returns the answer."""
+"""The agent without its protocol: it takes the platform's document and returns the answer."""
 
 _running: set[asyncio.Task[Any]] = set()
 
 
 def reporting(play: Play) -> Act:
-    """An agent that completes its rollout, and reports a reward of 1 where its answer names gold."""
+    """An agent that completes its rollout, and reports a reward of 1 if its answer contains `gold`."""
 
     async def act(payload: dict[str, Any]) -> Any:
         metadata = payload["metadata"]
@@ -53,7 +56,7 @@ def reporting(play: Play) -> Act:
 
 
 def post(url: str, document: dict[str, Any]) -> None:
-    """Post a document, and raise where it is refused."""
+    """Post a document, and raise an error if it is refused."""
     call = Call(url, json.dumps(document).encode(), {"Content-Type": "application/json"})
     with urlopen(call, timeout=30):
         pass
@@ -62,7 +65,8 @@ def post(url: str, document: dict[str, Any]) -> None:
 def serve(act: Act) -> None:
     """Serve `act` on the port that the command line names.
 
-    POST /at-once is answered before the work begins, POST /at-end when it is done (500 where it failed).
+    POST /at-once is answered before the work begins. POST /at-end is answered when it is done, with 500 if it
+    failed.
     """
 
     async def run(payload: dict[str, Any]) -> Any:

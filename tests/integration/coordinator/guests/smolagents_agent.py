@@ -1,4 +1,4 @@
-"""Agents of smolagents, as they are: `row.style` is `code` or `tools`. Both send `stop` with every turn.
+"""Unmodified agents of smolagents: `row.style` is `code` or `tools`. Both send `stop` with every turn.
 
 `row.more` is what the user says after the first answer: the agent keeps its memory. With `row.shaped` a code
 agent asks for each step as JSON.

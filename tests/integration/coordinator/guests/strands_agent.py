@@ -1,7 +1,7 @@
 """A Strands agent as its users write them, and MTRL's two calls without any SDK.
 
 `row.style`: `stream` (with stream_options, as Strands sends them by itself) or `whole`. `row.more` is what
-the same agent is asked after its first answer, and `row.shaped` wants each answer as a model of pydantic's.
+the same agent is asked after its first answer. With `row.shaped` each answer is a pydantic model.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def look_up(key: str) -> dict[str, Any]:
     Args:
         key: Name of the thing.
     """
-    # Two blocks: Strands joins them.
+    # Two text blocks, which Strands joins.
     return {"status": "success", "content": [{"text": f"{key} is"}, {"json": {"metal": "gold"}}]}
 
 
@@ -48,7 +48,7 @@ async def act(payload: dict[str, Any]) -> Any:
     )
     status, answer = "ready", ""
     try:
-        # Text blocks, as Strands writes every message.
+        # Every message has text blocks, as Strands writes them.
         first = [{"text": "Here is the task."}, {"text": payload["prompt"]}]
         shape = {"structured_output_model": Answer} if instance.get("shaped") else {}
         for words in [first, *instance.get("more", [])]:

@@ -1,4 +1,4 @@
-"""Agents that want an answer as a model of pydantic's, as OpenAI's packages ask for it; and one of a text.
+"""Agents that request an answer as a pydantic model through OpenAI's packages, and one of plain completions.
 
 `row.style`: `chat`, `responses` (each by the client's `parse`), `agents` (the agents SDK's `output_type`) or
 `text` (completions: a ReAct loop of two turns).
