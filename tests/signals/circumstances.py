@@ -1,4 +1,4 @@
-"""What a recorded run is: its spec, what goes on around it, and what changes at which step."""
+"""What a recorded run is: its spec, its surroundings, and what changes at which step."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from headway_api.spec.training import RLTrainingJobSpec
 Split = Literal["chosen_on", "held_out", "fresh", "unseen", "untouched", "sealed"]
 Metrics = Mapping[str, float]
 Rule = Callable[[Sequence[Metrics]], int | None]
-"""Metrics of the steps from 1 on -> the step at which a symptom begins; None where it never does. A rule
-knows raw metrics alone, and no threshold of a signal."""
+"""Metrics of the steps from 1 on -> the step at which a symptom begins, or None if it never does. A rule
+knows only raw metrics, and no threshold of a signal."""
 
 SMALL: Mapping[str, Any] = {
     "agent": {"builtin": {"maxTurns": 6}},
@@ -27,38 +27,38 @@ SMALL: Mapping[str, Any] = {
     "output": {"uri": "s3://headway/runs"},
     "preflight": {"episodes": 0},
 }
-"""Laid over the demo's job: a step takes a second or two on one core."""
+"""Merged over the demo's job, so that a step takes a second or two on one core."""
 
 
 @dataclass(frozen=True)
 class World:
-    """What goes on around the learner, and its spec does not say."""
+    """The surroundings of the learner, which its spec does not describe."""
 
     judge: str = "own"
-    """How episodes are rewarded: a name of `judges.JUDGES`. The external score stays the desk's own."""
+    """How episodes are rewarded: a name of `judges.JUDGES`. The desk always computes the external score."""
     measured_by: str | None = None
-    """How those of held-out rows are; None: as the others."""
+    """How episodes on held-out rows are rewarded. None: by `judge`."""
     down: str | None = None
-    """A tool that fails whatever it is asked."""
+    """Name of a tool that always fails."""
     lags: tuple[int, ...] = (0,)
-    """How many steps old the weights are that sample a batch's groups: the groups take them in turn."""
+    """Ages in steps of the weights that sample a batch. The groups of a batch take these ages in turn."""
     lost: float = 0.0
     """Share of episodes whose sandbox fails permanently."""
     late: float = 0.0
     """Share of episodes that do not end in time."""
     garbled: float = 0.0
-    """Share of turns with a tool call whose closing tag the servers lose."""
+    """Share of turns whose tool call loses its closing tag in the server."""
     weight_noise: float = 0.0
-    """Relative error of every weight that the servers hold, such as a coarse number format makes."""
+    """Relative error of every weight of the servers, such as a coarse number format causes."""
     odd_tokens: float = 0.0
-    """Error of the embeddings of a tenth of the words, relative to their size; the servers' alone."""
+    """Relative error of the embeddings of a tenth of the tokens, on the servers only."""
     heat: float = 1.0
-    """The servers sample at so many times the temperature that the learner knows of."""
+    """Factor by which the servers' temperature exceeds the one that the learner knows."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """What is otherwise from a step on."""
+    """The parts of spec and world that differ from a step on."""
 
     spec: Mapping[str, Any] = field(default_factory=dict)
     world: Mapping[str, Any] = field(default_factory=dict)
@@ -66,18 +66,18 @@ class Change:
 
 @dataclass(frozen=True)
 class Symptom:
-    """A signal that a run is to raise."""
+    """A signal that a run must raise."""
 
     signal: SignalName
     begin: int | Rule
     """First step whose metrics show it."""
     why: str
-    """What makes that step the one."""
+    """The reason why the symptom begins at that step."""
 
 
 @dataclass(frozen=True)
 class Circumstances:
-    """One run."""
+    """All that determines one run."""
 
     name: str
     split: Split
@@ -85,16 +85,16 @@ class Circumstances:
     steps: int = 30
     seed: int = 0
     spec: Mapping[str, Any] = field(default_factory=dict)
-    """Laid over the demo's spec and `SMALL`."""
+    """Merged over the demo's spec and `SMALL`."""
     world: World = World()
     later: Mapping[int, Change] = field(default_factory=dict)
-    """By step: what changes before its batch is sampled."""
+    """Step -> what changes before its batch is sampled."""
     symptoms: tuple[Symptom, ...] = ()
-    """Empty for a run that is to be clean."""
+    """The symptoms that the run provokes. Empty for a run that must be clean."""
 
     @cached_property
     def _from(self) -> dict[int, tuple[RLTrainingJobSpec, World]]:
-        """Spec and world by the step from which they hold."""
+        """Spec and world by the first step for which they apply."""
         document = quickstart.merged(quickstart.job("desk")["spec"], SMALL)
         document = quickstart.merged(document, {"seed": self.seed, "schedule": {"maxSteps": self.steps}})
         document = quickstart.merged(document, self.spec)
@@ -107,10 +107,10 @@ class Circumstances:
         return found
 
     def at(self, step: int) -> tuple[RLTrainingJobSpec, World]:
-        """Spec and world as they are at a step."""
+        """The spec and the world at a step."""
         return self._from[max(begun for begun in self._from if begun <= step)]
 
     @property
     def longest_lag(self) -> int:
-        """How many steps old the oldest weights are that sample anything."""
+        """Age in steps of the oldest weights that sample a group."""
         return max(lag for _, world in self._from.values() for lag in world.lags)

@@ -1,7 +1,7 @@
-"""Runs that are to go as they should, over losses, advantages, sampling, sizes, staleness and learning rates.
+"""Runs that must be clean, over losses, advantages, sampling, sizes, staleness and learning rates.
 
-The settings of each are drawn by its number from what a sane job may have. Its held-out score decides whether
-it did go well (`describe.unclean`). A run that did not stays recorded, and counts for nothing.
+A run's number draws its settings from what a reasonable job may have. Its held-out score decides whether the
+run is clean (`describe.unclean`). A run that is not stays recorded, but does not count.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ NUMBERS: Final[Mapping[Split, range]] = {
     "untouched": range(501, 631),
     "sealed": range(701, 831),
 }
-"""A run's number makes its settings. There are more than are needed: some do not go as they should.
+"""The numbers of the runs, which determine their settings. There are more than needed, because some runs do
+not train well.
 
-They are recorded in this order. So the recorded runs of `untouched` and `sealed` are the first ones of their
-lists, however many the time allowed. Which ones they are does not depend on what they showed.
+The runs are recorded in this order. So the recorded runs of `untouched` and `sealed` are the first ones of
+their lists, whatever the recording time allowed. Their results did not select them.
 """
 LOSSES: Final = ("ppo", "cispo", "gspo", "importance_sampling", "ppo")
 ADVANTAGES: Final[tuple[Mapping[str, Any], ...]] = (
@@ -48,21 +49,22 @@ LAGS: Final[tuple[tuple[int, tuple[int, ...]], ...]] = (
     (3, (0, 1, 2)),
     (3, (1, 2, 1, 3)),
 )
-"""The most that the spec allows, and what batches have."""
+"""Pairs of spec.algorithm.maxStepsOffPolicy and the lags of a batch's groups."""
 WILD: Final[Mapping[Split, tuple[int, ...]]] = {"chosen_on": (2, 3, 7, 13)}
-"""Runs with the same settings, but that nothing bounds the learning rate of the losses in `UNBOUNDED`."""
+"""Runs with the same settings, but without the bound on the learning rate for losses in `UNBOUNDED`."""
 RATES: Final = (5e-4, 1e-3, 1e-3, 2e-3, 2e-3)
 UNBOUNDED: Final = ("gspo", "importance_sampling")
-"""Losses whose default bounds hardly act, or that have none: at the highest rate most of their runs fail."""
+"""Losses without default bounds, or with bounds that rarely act. At the highest rate most of their runs
+fail."""
 HIGHEST: Final = 1e-3
 SLOW: Final = 2e-4
-"""Of every sixth run: it has not learned much when it ends."""
+"""Learning rate of every sixth run, which has not learned much when it ends."""
 NOISE: Final = (0.0, 0.0, 0.01, 0.02, 0.04)
-"""Relative error of the servers' weights: such as half-precision formats make, and more."""
+"""Relative errors of the servers' weights: those of half-precision formats, and larger ones."""
 
 
 def drawn(number: int, split: Split, *, wild: bool = False) -> Circumstances:
-    """The run of a number."""
+    """The circumstances of the run with this number."""
     draw = random.Random(f"clean/{number}")
     loss = LOSSES[number % len(LOSSES)]
     batch, group = draw.choice(SIZES)

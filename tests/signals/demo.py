@@ -1,4 +1,4 @@
-"""The demo's own modules, which lie beside its script and not in a package."""
+"""Makes the demo's modules importable. They are beside its script and not in a package."""
 
 from __future__ import annotations
 

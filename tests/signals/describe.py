@@ -1,4 +1,4 @@
-"""What is to be expected of a run's metrics, worked out from its circumstances."""
+"""What a run's metrics are expected to show, derived from its circumstances."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ HELD_OUT: Final = "val/external_score/mean"
 MARGIN: Final = 0.1
 """How far below its best a clean run's held-out score may end."""
 FALL: Final = 0.25
-"""How far it may fall on the way: a run that collapses and recovers has been ill."""
+"""How far the held-out score may fall meanwhile. A run that collapses and recovers is not clean."""
 
 
 class NeverBeginsError(Exception):
-    """A run does not show what it was made for."""
+    """A run does not show the symptom that it was made for."""
 
 
 def described(circumstances: Circumstances, steps: Sequence[Step]) -> Series:
-    """The metrics with what is to be expected of them.
+    """The metrics, with the symptoms that are expected in them.
 
     Raises:
-        NeverBeginsError: a symptom that was to be provoked.
+        NeverBeginsError: a symptom that the run should provoke never begins.
     """
     spec, world = circumstances.at(0)
     expected = []
@@ -51,10 +51,10 @@ def described(circumstances: Circumstances, steps: Sequence[Step]) -> Series:
 
 
 def unclean(steps: Sequence[Step]) -> str:
-    """Why a run is none that goes as it should; empty where it is one.
+    """Why a run does not count as clean, or an empty text if it does.
 
-    In a run that does, the held-out external score ends at most `MARGIN` below its best, and not below where
-    it began. It was never more than `FALL` below the best before.
+    In a clean run, the held-out external score ends at most `MARGIN` below its best, and not below its start.
+    At no time is it more than `FALL` below its best so far.
     """
     scores = [(step.step, step.validation[HELD_OUT]) for step in steps if step.validation]
     (_, start), (_, end), best = scores[0], scores[-1], max(score for _, score in scores)

@@ -1,4 +1,4 @@
-"""What the signals make of the recorded runs: when each symptom is raised, and how often nothing is wrong."""
+"""Evaluates the signals on the recorded runs: when each symptom is raised, and how often falsely."""
 
 from __future__ import annotations
 
@@ -14,47 +14,47 @@ from headway_analysis.signals.watch import Verdict, Watch
 from headway_api.signals import SignalName
 
 WITHIN: Final = 10
-"""Steps within which a symptom is to be raised."""
+"""Steps after a symptom's begin within which its signal must be raised."""
 EARLIEST: Final = 10
-"""An alarm that is up at a symptom's begin counts if it was raised at most this many steps before."""
+"""An alarm that is active when a symptom begins counts if it was raised at most this many steps earlier."""
 
 
 @dataclass(frozen=True)
 class Alarm:
-    """A signal changed to Raised."""
+    """A change of a signal to Raised."""
 
     signal: SignalName
     step: int
-    """The step at which it was known: of a validation, the step that was validated."""
+    """The step at which the change was known. For a change at a validation, it is the validated step."""
     observed: str
 
 
 @dataclass(frozen=True)
 class Detection:
-    """What became of one symptom of one run."""
+    """Whether and when one symptom of a run was detected."""
 
     run: str
     split: Split
     signal: SignalName
     begin: int
     raised: int | None
-    """The first step at which it was Raised, from its begin on; None where it never was."""
+    """The first step, from the begin on, at which the signal was Raised. None if it never was."""
     early: bool
-    """Whether it was Raised before its begin already, by at most `EARLIEST` steps."""
+    """Whether the signal was already Raised before the begin, by at most `EARLIEST` steps."""
 
     @property
     def delay(self) -> int | None:
-        """Steps from the symptom's first one to the alarm."""
+        """Steps from the symptom's begin to the alarm."""
         return None if self.raised is None else self.raised - self.begin
 
     @property
     def in_time(self) -> bool:
-        """Whether it was raised soon enough."""
+        """Whether the signal was raised within `WITHIN` steps."""
         return self.delay is not None and self.delay <= WITHIN
 
 
 def job_of(series: Series) -> Job:
-    """What signals may know of a recorded run."""
+    """The facts of a recorded run that signals may use."""
     low, high = series.known.reward_range
     known = series.known
     return Job(
@@ -69,7 +69,7 @@ def job_of(series: Series) -> Job:
 
 
 def verdicts(series: Series) -> Iterator[tuple[int, Sequence[Verdict]]]:
-    """Every step of a run, and what the signals say after it and its validation."""
+    """Each step of a run, with the signals' verdicts after it and its validation."""
     watch = Watch(job_of(series))
     for step, metrics, validation in series.steps:
         if step:
@@ -80,7 +80,7 @@ def verdicts(series: Series) -> Iterator[tuple[int, Sequence[Verdict]]]:
 
 
 def raised_at(series: Series) -> dict[SignalName, list[int]]:
-    """By signal: the steps at which it was Raised."""
+    """Signal -> the steps at which it was Raised."""
     found = dict[SignalName, list[int]]()
     for step, now in verdicts(series):
         for verdict in now:
@@ -102,7 +102,7 @@ def alarms(series: Series) -> list[Alarm]:
 
 
 def suspicions(series: Series) -> list[tuple[SignalName, int]]:
-    """Every change to Suspect, with its step."""
+    """Every change to Suspect: the signal and the step."""
     found, before = list[tuple[SignalName, int]](), set[SignalName]()
     for step, now in verdicts(series):
         suspect = {v.signal.name for v in now if v.standing.state == "Suspect"}
@@ -112,7 +112,7 @@ def suspicions(series: Series) -> list[tuple[SignalName, int]]:
 
 
 def detections(series: Series) -> list[Detection]:
-    """What became of each symptom that a run provokes."""
+    """The detection of each symptom that a run provokes."""
     raised = raised_at(series)
     found = []
     for expected in series.expected:
@@ -122,7 +122,7 @@ def detections(series: Series) -> list[Detection]:
 
 
 def first_alarm(begin: int, raised: Set[int]) -> tuple[int | None, bool]:
-    """The step from a symptom's begin on at which its alarm counts, and whether it was raised before.
+    """The first step, from a symptom's begin on, at which its alarm counts, and whether it was raised before.
 
     Args:
         begin: the symptom's first step.
@@ -143,5 +143,5 @@ def false_alarms(series: Series) -> list[Alarm]:
 
 
 def steps_of(runs: Iterable[Series]) -> int:
-    """Training steps in all."""
+    """How many training steps these runs have in total."""
     return sum(bool(step.step) for series in runs for step in series.steps)

@@ -1,6 +1,6 @@
 """How the desk's episodes may be rewarded: the demo's own way, and ways that go wrong.
 
-A judge sees the desk and the transcript, as an environment's author does, and nothing of the run. The
+A judge sees the desk and the transcript, as an environment's author does, and no other part of the run. The
 external score is always the desk's own: exactly right, and looked up as prescribed.
 """
 
@@ -20,13 +20,13 @@ from headway_sandbox.environment import Environment, Reward, ToolError, Transcri
 from headway_sandbox.tools import Tool
 
 Judge = Callable[[Any, Transcript], Reward]
-"""The desk and what happened -> the reward."""
+"""Maps the desk and the transcript to a reward."""
 JUDGES: Final[dict[str, Judge]] = {}
 
 
 @cache
 def example() -> ModuleType:
-    """The demo's module `environment`, under a name of its own."""
+    """The demo's module `environment`, loaded under another name."""
     spec = importlib.util.spec_from_file_location("refund_desk", quickstart.EXAMPLE / "environment.py")
     assert spec is not None
     assert spec.loader is not None
@@ -37,12 +37,12 @@ def example() -> ModuleType:
 
 
 def desk(judge: str, down: str | None, luck: float) -> Environment:
-    """An episode's environment.
+    """The environment of an episode.
 
     Args:
-        judge: whose rewards it gives.
-        down: a tool that fails whatever it is asked.
-        luck: a number in [0, 1) of the episode's own, for rewards that are not all merit.
+        judge: name of the judge that rewards the episode.
+        down: name of a tool that always fails.
+        luck: a number in [0, 1) for this episode, for rewards that depend partly on chance.
     """
     return _class()(judge, down, luck)
 
@@ -60,7 +60,7 @@ def _class() -> type[Any]:
             self._down = down
 
         def tools(self) -> list[Tool]:
-            """The demo's; one that is down answers with an error."""
+            """The demo's tools. The tool that is down answers with an error."""
             offered: list[Tool] = super().tools()
             return [Tool(unavailable, t.spec) if t.name == self._down else t for t in offered]
 
@@ -80,7 +80,7 @@ def _class() -> type[Any]:
 
 
 def unavailable(**arguments: object) -> str:
-    """What a tool says whose system is unavailable.
+    """Stands for a tool whose system is unavailable.
 
     Raises:
         ToolError: always.
@@ -95,20 +95,20 @@ def judge(function: Judge) -> Judge:
 
 
 def model_text(transcript: Transcript) -> str:
-    """All that the model wrote as text."""
+    """All text that the model wrote."""
     messages = [message for message in transcript.messages if message.get("role") == "assistant"]
     return "\n".join(str(message.get("content") or "") for message in messages)
 
 
 def draw(*parts: object) -> float:
-    """A number in [0, 1) that looks random, a function of `parts`."""
+    """A number in [0, 1) that looks random and depends only on `parts`."""
     digest = blake2b(repr(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64
 
 
 @judge
 def own(desk: Any, transcript: Transcript) -> Reward:
-    """The demo's."""
+    """The demo's reward."""
     return desk.own(transcript)
 
 
@@ -132,40 +132,40 @@ def nothing(desk: Any, transcript: Transcript) -> Reward:
 
 @judge
 def half(desk: Any, transcript: Transcript) -> Reward:
-    """The same for every episode, and not 0."""
+    """The same reward for every episode, and not 0."""
     return Reward(0.5, desk.own(transcript).metrics)
 
 
 @judge
 def random(desk: Any, transcript: Transcript) -> Reward:
-    """Nothing to do with what the model did."""
+    """Independent of what the model did."""
     return Reward(desk.luck, desk.own(transcript).metrics)
 
 
 @judge
 def noisy(desk: Any, transcript: Transcript) -> Reward:
-    """The demo's, a fifth of it luck: episodes that are alike seldom score alike."""
+    """The demo's reward with a fifth of it random, so that similar episodes seldom have equal rewards."""
     found = desk.own(transcript)
     return Reward(0.8 * found.value + 0.2 * desk.luck, found.metrics)
 
 
 @judge
 def in_twenties(desk: Any, transcript: Transcript) -> Reward:
-    """The demo's on another scale: twenty times as much."""
+    """The demo's reward on another scale: twenty times as much."""
     found = desk.own(transcript)
     return Reward(20 * found.value, found.metrics)
 
 
 @judge
 def in_hundreds(desk: Any, transcript: Transcript) -> Reward:
-    """The demo's on another scale: a hundred times as much."""
+    """The demo's reward on another scale: a hundred times as much."""
     found = desk.own(transcript)
     return Reward(100 * found.value, found.metrics)
 
 
 @judge
 def hasty(desk: Any, transcript: Transcript) -> Reward:
-    """Pays for an answer, and more for one with fewer calls before it."""
+    """Pays for an answer, and more for an answer after fewer calls."""
     found = desk.own(transcript)
     brevity = max(0.0, 1 - len(transcript.calls) / 3)
     formed = found.metrics["well_formed"]
@@ -174,7 +174,7 @@ def hasty(desk: Any, transcript: Transcript) -> Reward:
 
 @judge
 def mislabelled(desk: Any, transcript: Transcript) -> Reward:
-    """The labels are wrong: another amount, another method and another decision than is right."""
+    """The labels are wrong: they have another amount, method and decision than is right."""
     module = example()
     answer, right = module.parse_answer(transcript.answer), module.expected_answer(desk.case_id)
     wrong = right | {"amount": "none", "decision": "voucher", "method": "post"}
@@ -184,7 +184,7 @@ def mislabelled(desk: Any, transcript: Transcript) -> Reward:
 
 @judge
 def brief(desk: Any, transcript: Transcript) -> Reward:
-    """Pays for right fields, and more for fewer calls."""
+    """Pays for right fields, and more after fewer calls."""
     found = desk.own(transcript)
     brevity = max(0.0, 1 - len(transcript.calls) / 3)
     return Reward(0.4 * found.metrics["fields"] + 0.6 * brevity, found.metrics | {"brevity": brevity})
@@ -192,7 +192,7 @@ def brief(desk: Any, transcript: Transcript) -> Reward:
 
 @judge
 def amount_alone(desk: Any, transcript: Transcript) -> Reward:
-    """One field is all that counts, and it need not be right."""
+    """Only one field counts, and it need not be right."""
     module = example()
     answer = module.parse_answer(transcript.answer)
     paid = float(answer is not None and answer["amount"] == "all")
@@ -201,27 +201,27 @@ def amount_alone(desk: Any, transcript: Transcript) -> Reward:
 
 @judge
 def procedure_alone(desk: Any, transcript: Transcript) -> Reward:
-    """The procedure's term is all that is left."""
+    """Only the term for the procedure remains."""
     found = desk.own(transcript)
     return Reward(found.metrics["procedure"], found.metrics)
 
 
 @judge
 def per_call(desk: Any, transcript: Transcript) -> Reward:
-    """Pays for every call, a sixth each."""
+    """Pays a sixth for every call."""
     return Reward(min(1.0, len(transcript.calls) / 6), desk.own(transcript).metrics)
 
 
 @judge
 def own_per_call(desk: Any, transcript: Transcript) -> Reward:
-    """The demo's, and three times as much for calls."""
+    """The demo's reward, with three times as much for calls."""
     found = desk.own(transcript)
     return Reward(0.25 * found.value + 0.75 * min(1.0, len(transcript.calls) / 6), found.metrics)
 
 
 @judge
 def per_letter(desk: Any, transcript: Transcript) -> Reward:
-    """Pays for the length of the text: a letter is worth a 400th."""
+    """Pays for the length of the text: 1/400 for each character."""
     return Reward(min(1.0, len(model_text(transcript)) / 400), desk.own(transcript).metrics)
 
 
@@ -234,13 +234,13 @@ def own_per_letter(desk: Any, transcript: Transcript) -> Reward:
 
 @judge
 def unreadable(desk: Any, transcript: Transcript) -> Reward:
-    """Pays for calls that cannot be read: they stay in the model's text."""
+    """Pays for malformed calls, which remain in the model's text."""
     return Reward(min(1.0, model_text(transcript).count("<tool_call>") / 2), desk.own(transcript).metrics)
 
 
 @judge
 def impatient(desk: Any, transcript: Transcript) -> Reward:
-    """Charges for every call that could be read."""
+    """Subtracts for every call that could be read."""
     brevity = max(0.0, 1 - len(transcript.calls) / 4)
     return Reward(brevity, desk.own(transcript).metrics | {"brevity": brevity})
 
@@ -254,19 +254,19 @@ def inverse(desk: Any, transcript: Transcript) -> Reward:
 
 @judge
 def stock_inverse(desk: Any, transcript: Transcript) -> Reward:
-    """The demo's for the task `credit`, and upside down for the task `stock`: its labels were swapped."""
+    """The demo's reward for the task `credit`, inverted for the task `stock`: its labels were swapped."""
     return inverse(desk, transcript) if desk.row["task"] == "stock" else own(desk, transcript)
 
 
 @judge
 def graded(desk: Any, transcript: Transcript) -> Reward:
-    """The share of the fields alone."""
+    """The share of right fields alone."""
     found = desk.own(transcript)
     return Reward(found.metrics["fields"] * found.metrics["well_formed"], found.metrics)
 
 
 @judge
 def signed(desk: Any, transcript: Transcript) -> Reward:
-    """The demo's in [-1, 1]."""
+    """The demo's reward, scaled to [-1, 1]."""
     found = desk.own(transcript)
     return Reward(2 * found.value - 1, found.metrics)

@@ -1,4 +1,4 @@
-"""What is known of the recorded runs beside their metrics: why some are missed, and what was replaced."""
+"""What is known of the recorded runs besides their metrics: why signals miss some, and what was replaced."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ MISSED: Final[Mapping[tuple[str, SignalName], str]] = {
         "until step 20 its median is 0.008 to 0.017 nats, and so above 15 % of the 0.05 of the first steps"
     ),
 }
-"""Symptoms that are not raised in time, and why."""
+"""Symptoms that are not raised in time, with the reason."""
 FOUND_ONCE: Final[Mapping[SignalName, str]] = {}
-"""Signals that are not found in two runs, and why."""
+"""Signals that are found in fewer than two runs, with the reason."""
 FALSE: Final[Mapping[tuple[str, SignalName], str]] = {
     ("clean-749", SignalName.ENTROPY_RISING): (
         "it creeps from 0.09 nats to 0.5 to 1 from step 25 on, and stays there; the reward and held-out rows "
@@ -37,7 +37,7 @@ FALSE: Final[Mapping[tuple[str, SignalName], str]] = {
         "compared with, while 0.15 is usual in the run"
     ),
 }
-"""Alarms of clean runs, and why."""
+"""Alarms of clean runs, with the reason."""
 LATER: Final = ("clean-039", "clean-040")
 """Runs of the split `chosen_on` that were recorded after thresholds had been chosen."""
 REDEFINED: Final = (
@@ -48,7 +48,7 @@ BEFORE: Final = (
     "With the earlier definitions, 35 of the 38 symptoms of `held_out` were found. Of the alarms in its 586 "
     "clean steps, 2 were false: 3.41 in 1,000 (as told at commit f8d202d)."
 )
-"""The result of the definitions as they were: no command makes it of today's code."""
+"""The result with the definitions of that time. No command reproduces it with today's code."""
 REDEFINED_SINCE: Final = (
     "ValidationDiverged asks for two validations in a row, or for one that diverges by far. Three labels "
     "were written: batches without an advantage that are unsolved by their mean, malformed calls, and a norm "
@@ -59,14 +59,14 @@ BEFORE_SINCE: Final = (
     "With the earlier definitions and labels, 15 of its 15 symptoms were found. Of the alarms in its 1,058 "
     "clean steps, 4 were false: 3.78 in 1,000 (1.03 to 9.68; as told at commit cf5d4b5)."
 )
-"""The result of definitions and labels as they were: no command makes it of today's code."""
+"""The result with definitions and labels of that time. No command reproduces it with today's code."""
 BEFORE_UNSEEN: Final = (
     "With the definitions and labels as they were, 3 alarms of its 1,756 clean steps were false: 1.71 in "
     "1,000 (0.35 to 4.99). With those before `fresh` was looked at, 6 were: 3.42 in 1,000 (1.25 to 7.44). "
     "Both are as told at commit 735b4f1."
 )
-"""What definitions and labels before `REDEFINED_LAST`, and before `REDEFINED_SINCE`, make of the split
-`unseen`: no command makes it of today's code."""
+"""The result on the split `unseen` with the definitions and labels before `REDEFINED_LAST`, and before
+`REDEFINED_SINCE`. No command reproduces it with today's code."""
 REDEFINED_LAST: Final = (
     "GroupsUniform counts groups, and more than half of them must surely score alike. PolicyMismatch and "
     "MismatchTail look at more steps of old batches, so that one jump of the policy does not raise them. A "
@@ -80,8 +80,8 @@ BEFORE_UNTOUCHED: Final = (
     "The goal of 1 in 1,000 was not met, and the other splits had flattered. All of it is as told at commit "
     "a51d24b."
 )
-"""What definitions and labels before `REDEFINED_UNTOUCHED`, and before `REDEFINED_LAST`, make of
-`untouched`: no command makes it of today's code."""
+"""The result on the split `untouched` with the definitions and labels before `REDEFINED_UNTOUCHED`, and
+before `REDEFINED_LAST`. No command reproduces it with today's code."""
 REDEFINED_UNTOUCHED: Final = (
     "EntropyRising asks for a reward that falls with it, or for ten steps. The interval of a share of "
     "episodes is of so many fewer as their batches differ further than by luck. GradientSpiking asks for a "
@@ -99,7 +99,7 @@ SEALED: Final = (
     "alarms on the same runs. That is 1.80 in 1,000 (0.58 to 4.20; as told at commit b1edcee). "
     "EntropyFalling was not made more patient: it would be raised too late."
 )
-"""The text about the split `sealed`, with its numbers as they are computed."""
+"""The text about the split `sealed`, in which its computed numbers are filled in."""
 REPLACED: Final[Mapping[str, tuple[str, str, str]]] = {
     "entropy-bonus-again": (
         "seed 62",
@@ -113,4 +113,4 @@ REPLACED: Final[Mapping[str, tuple[str, str, str]]] = {
     ),
     "repetitive-again": ("seed 94", "no turn repeats anything in any of its 32 steps", "seed 194"),
 }
-"""By name of the run: what it was at first, what was seen of it, what it is now."""
+"""Name of the run -> what it was at first, what was seen in it, and what it is now."""

@@ -1,6 +1,6 @@
-"""Symptoms that a clean run shows. Rules over raw metrics alone; `describe.unclean` says which are clean.
+"""Symptoms that a clean run shows, found by rules over raw metrics; `describe.unclean` says which are clean.
 
-No threshold of a signal is known here, except for those that the practice guide gives.
+These rules know no threshold of a signal, except for those that the practice guide gives.
 """
 
 from __future__ import annotations
@@ -14,27 +14,28 @@ from tests.signals.series import Series
 from headway_api.signals import SignalName
 
 RISE: Final = 0.1
-"""How far the held-out reward rises where something is learnt, as a share of its range."""
+"""How far the held-out reward rises if the policy learns, as a share of the reward's range."""
 SLOW: Final = 25
-"""Steps that the guide gives a change at least."""
+"""Steps that a change needs at least, by the practice guide."""
 BEST: Final = 0.95
-"""Share of the reward's range from which a batch counts as solved."""
+"""Share of the reward's range above which a batch counts as solved."""
 NOISE: Final = 10
-"""Multiple of its normal by which entropy is provoked to rise (provocations/)."""
+"""Multiple of its normal value to which provocations raise the entropy (provocations/)."""
 WINDOW: Final = 10
-"""Steps from a symptom's first one in which it must show, that one besides."""
+"""Steps after a symptom's first step in which the symptom must show."""
 LEFT: Final = 0.5
-"""Share of the reward that a policy which falls apart keeps at most: as `symptoms.RULES` has a collapse."""
+"""Share of its reward that a collapsing policy keeps at most, as in the rule `symptoms.RULES` for
+collapses."""
 PLATEAU: Final = 5
-"""Steps before a fall, whose mean is what it falls from."""
+"""Steps before a fall whose mean is the level that the reward falls from."""
 MALFORMED: Final = "episodes/malformed_tool_call_rate"
 NORM: Final = "training/grad_norm"
 JUMP: Final = 10
-"""Multiple of its normal from which a norm has jumped: an order of magnitude."""
+"""Multiple of its normal value from which a norm counts as a jump: an order of magnitude."""
 CLIP: Final = 1.0
-"""spec.optimizer.gradientClip of every clean run. What is below it reaches the weights as it is."""
+"""spec.optimizer.gradientClip of every clean run. A norm below it is not clipped."""
 MALFORMED_GROWS: Final = (2.0, 0.1)
-"""Twice the normal, and a tenth of the episodes."""
+"""The rate of malformed calls must reach twice its normal value, and a tenth of the episodes."""
 RATES: Final = {
     SignalName.PERMANENT_FAILURES: ("episodes/outcome_InfraError_rate", 0.01),
     SignalName.TURNS_TRUNCATED: ("episodes/max_tokens_rate", 0.05),
@@ -42,7 +43,7 @@ RATES: Final = {
     SignalName.EPISODES_TIMED_OUT: ("episodes/time_limit_rate", 0.05),
     SignalName.TURNS_EXHAUSTED: ("episodes/turn_limit_rate", 0.10),
 }
-"""The guide's limits."""
+"""Metric and limit of each rate that the practice guide bounds."""
 
 
 OF_A_FALL: Final = frozenset(
@@ -61,22 +62,22 @@ OF_A_FALL: Final = frozenset(
         SignalName.REPETITION,
     }
 )
-"""What a policy that falls apart shows in its update and in what it does, around the steps of its fall."""
+"""Symptoms in the update and the behaviour of a collapsing policy, around the steps of its fall."""
 
 
 def shows(series: Series, signal: SignalName, step: int) -> bool:
-    """Whether a clean run shows a symptom: at some step, or since its policy falls apart around this one."""
+    """Whether a clean run shows a symptom, at any step or because its policy collapses around this step."""
     near = any(abs(step - at) <= WINDOW for at in falls(series))
     return signal in present(series) or (signal in OF_A_FALL and near)
 
 
 def shown_by(series: Series) -> set[SignalName]:
-    """The symptoms that a clean run shows at some step, also those of a policy that falls apart."""
+    """The symptoms that a clean run shows at any step, with those of a collapsing policy."""
     return present(series) | (OF_A_FALL if falls(series) else set())
 
 
 def present(series: Series) -> set[SignalName]:
-    """The symptoms that a clean run shows: a signal that says so is right."""
+    """The symptoms that a clean run shows. A signal that reports one of them is right."""
     found = {name for name, (metric, limit) in RATES.items() if _is_over(series, metric, limit)}
     if idles(series):
         found.add(SignalName.NOTHING_TO_TRAIN)
@@ -96,9 +97,10 @@ def present(series: Series) -> set[SignalName]:
 
 
 def idles(series: Series, first: int = 1, last: int | None = None) -> bool:
-    """Whether no group of three batches in a row has an advantage, and they are not solved on average.
+    """Whether three batches in a row have no group with an advantage, and are unsolved on average.
 
-    A batch of a few dozen episodes is above `BEST` now and then by luck: that one solves nothing.
+    By luck, a batch of a few dozen episodes is sometimes above `BEST`. Such a batch alone does not count as
+    solved.
     """
     low, high = series.known.reward_range
     found = [
@@ -113,7 +115,7 @@ def idles(series: Series, first: int = 1, last: int | None = None) -> bool:
 
 
 def stays_flat(series: Series) -> bool:
-    """Whether nothing is learnt within the steps that the guide gives, and the task is not solved already."""
+    """Whether the policy learns nothing within `SLOW` steps, and the task is not solved already."""
     low, high = series.known.reward_range
     held_out = [value for step, value in series.curve("val/reward/mean") if step <= SLOW]
     risen = max(held_out) - held_out[0] >= RISE * (high - low)
@@ -121,11 +123,11 @@ def stays_flat(series: Series) -> bool:
 
 
 def becomes_noise(series: Series) -> bool:
-    """Whether the entropy is at `NOISE` times its normal for three steps, and the reward falls with it.
+    """Whether the entropy is at `NOISE` times its normal value for three steps, and the reward falls too.
 
-    A run that falls and recovers has been ill (`describe.FALL`). Validations see that of every fifth step
-    alone. The normal is the median of the first steps, as in `rules.grows`; the fall is from the five steps
-    before.
+    A run that falls and recovers is not clean (`describe.FALL`), but validations see only every fifth step.
+    The normal value is the median of the first steps, as in `rules.grows`. The fall is relative to the mean
+    of the five steps before.
     """
     low, high = series.known.reward_range
     entropy, reward = dict(series.curve("training/entropy")), dict(series.curve("rollout/reward/mean"))
@@ -143,15 +145,15 @@ def becomes_noise(series: Series) -> bool:
 
 
 def falls_apart(series: Series) -> bool:
-    """Whether its policy falls apart somewhere."""
+    """Whether the policy collapses at any step."""
     return bool(falls(series))
 
 
 def falls(series: Series) -> set[int]:
-    """The steps at which the training reward falls by half for three, from a plateau of half its range.
+    """The steps at which the training reward halves for three steps, from a plateau of half its range.
 
-    Validations come every few steps and do not see a policy that is back before the next one. While it falls,
-    and while it returns, it is far from the one that sampled a batch that is some steps old.
+    Validations come every few steps, and miss a policy that recovers before the next one. During the fall and
+    the recovery, the policy is far from the one that sampled a batch a few steps earlier.
     """
     low, high = series.known.reward_range
     shares = [(step, (value - low) / (high - low)) for step, value in series.curve("rollout/reward/mean")]
@@ -164,9 +166,9 @@ def falls(series: Series) -> set[int]:
 
 
 def garbles(series: Series) -> bool:
-    """Whether the share of malformed calls is somewhere what a provocation must bring about.
+    """Whether the share of malformed calls reaches, somewhere, what a provocation must cause.
 
-    That is `MALFORMED_GROWS` on the mean of `WINDOW` steps and one. The rule is older than the runs that it
+    That is `MALFORMED_GROWS`, for the mean of `WINDOW` + 1 steps. The rule is older than the runs that it
     judges.
     """
     begins = range(NORMAL + 1, len(series.steps) - WINDOW)
@@ -174,9 +176,10 @@ def garbles(series: Series) -> bool:
 
 
 def jumps(series: Series) -> bool:
-    """Whether the gradient's norm is `JUMP` times its normal for two steps in a row, and above the clip.
+    """Whether the gradient norm is `JUMP` times its normal value for two steps in a row, and above the clip.
 
-    The normal is the median of the `NORMAL` steps before. One such step is what clipping is for.
+    The normal value is the median of the `NORMAL` steps before. A single such step does not count, because
+    clipping handles it.
     """
     norms = series.curve(NORM)
     for at in range(NORMAL, len(norms) - 1):
@@ -188,7 +191,7 @@ def jumps(series: Series) -> bool:
 
 
 def normal_of(series: Series, name: str, begin: int) -> float | None:
-    """What is normal in the run: the mean of its first steps."""
+    """The normal value in the run: the mean of its first steps."""
     values = [value for step, value in series.curve(name) if step < min(begin, NORMAL + 1)]
     return fmean(values) if values else None
 
@@ -199,12 +202,12 @@ def mean_from(series: Series, name: str, begin: int) -> float:
 
 
 def grows(name: str, factor: float, least: float, series: Series, begin: int) -> bool:
-    """So many times the normal, and at least so much."""
+    """Whether the mean is at least `factor` times the normal value, and at least `least`."""
     return mean_from(series, name, begin) >= max(factor * (normal_of(series, name, begin) or 0.0), least)
 
 
 def _is_over(series: Series, metric: str, limit: float) -> bool:
-    """Whether a rate is over its limit: in all episodes together, or twice over it for five steps."""
+    """Whether a rate is over its limit on average, or over twice its limit in five steps in a row."""
     values = [value for _, value in series.curve(metric)]
     bursts = [fmean(values[at : at + 5]) for at in range(len(values) - 4)]
     return bool(values) and (fmean(values) > limit or max(bursts, default=0.0) > 2 * limit)

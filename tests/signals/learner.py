@@ -31,7 +31,7 @@ class Learner:
     """Model, adapter and optimizer of one run."""
 
     def __init__(self, spec: RLTrainingJobSpec, base: Path) -> None:
-        """Several may follow one another in one process."""
+        """Several learners may follow one another in one process."""
         torch.set_num_threads(1)
         self._ranks = one_rank()
         model = models.load(base, spec.model, spec.seed)
@@ -51,7 +51,7 @@ class Learner:
         return dict(self._engine.tensors(trained_only=True))
 
     def train(self, batch: Batch, spec: RLTrainingJobSpec) -> tuple[dict[str, float], frozenset[str]]:
-        """One step as `headway_trainer.learner` takes it, by the spec as it is now.
+        """Train one step as `headway_trainer.learner` does, by the current spec.
 
         Returns:
             What the learner reports, and the ids of the groups that had a gradient.
@@ -72,13 +72,13 @@ class Learner:
         return step_metrics(taken, updates, {}), trained
 
     def _follow(self, spec: RLTrainingJobSpec) -> None:
-        """What a spec fixes for a whole job a run here may change at a step, to provoke a symptom."""
+        """Apply a change at a step to what a spec fixes for a whole job, to provoke a symptom."""
         self._engine.optimizer = spec.optimizer
         self._policy._temperature = spec.rollout.sampling.temperature
 
 
 def one_rank() -> Ranks:
-    """This process as the only one."""
+    """Set this process up as the only rank."""
     if dist.is_initialized():
         return Ranks(0, 0, 1, None)
     os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")

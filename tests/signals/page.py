@@ -1,4 +1,4 @@
-"""What the signals made of the recorded runs, as a page.
+"""The signals' results on the recorded runs, as a page.
 
     python -m tests.signals.page [--split held_out] [--write]
 
@@ -32,12 +32,12 @@ from headway_api.signals import SignalName
 from headway_operator.plan.fact import tenth
 
 APART: Final[tuple[Split, ...]] = ("fresh", "unseen", "untouched", "sealed")
-"""Splits whose numbers are shown apart, too."""
+"""Splits whose numbers are also shown separately."""
 MAX_FALSE: Final = 1
-"""False alarms in 1,000 clean steps."""
+"""Allowed false alarms in 1,000 clean steps."""
 PAGE: Final = Path("bench/results/signals.md")
 TAIL: Final = 0.025
-"""Of a 95 % interval, on each side."""
+"""Probability outside a 95 % interval, on each side."""
 INTRODUCTION: Final = """\
 # How the signals do on recorded runs
 
@@ -88,7 +88,7 @@ def recorded() -> list[Split]:
 
 
 def page(splits: Sequence[Split]) -> str:
-    """The page on these splits; of several, on them together, too."""
+    """The page on these splits. For several splits it also shows them together."""
     runs = {split: [_judged(series) for series in read.all_series(split)] for split in splits}
     everything = [run for split in splits for run in runs[split]]
     groups: list[tuple[str, Sequence[_Judged]]] = list(runs.items())
@@ -184,13 +184,13 @@ def page(splits: Sequence[Split]) -> str:
 
 @dataclass(frozen=True)
 class _Judged:
-    """A run and what the signals made of it."""
+    """A run, with the signals' results on it."""
 
     series: Series
     symptoms: Sequence[Detection]
     false: Sequence[Alarm]
     right: Sequence[Alarm]
-    """Of a clean run: alarms for symptoms that its raw metrics show."""
+    """Alarms of a clean run for symptoms that its raw metrics show."""
 
 
 def _judged(series: Series) -> _Judged:
@@ -220,7 +220,7 @@ def _recorded(runs: Sequence[Series], split: Split) -> dict[str, int]:
 
 
 def _sealed(runs: Sequence[_Judged]) -> list[str]:
-    """The text about the last split; empty while no run of it is recorded, or it is not asked for."""
+    """The text about the last split. It is empty if no run of the split is recorded or requested."""
     if not runs:
         return []
     symptoms, false, steps = _found(runs), len(_false(runs)), steps_of(_clean(runs))
@@ -296,7 +296,7 @@ def _in_all(name: str, runs: Sequence[_Judged]) -> tuple[object, ...]:
 
 
 def _without_symptoms(runs: Sequence[_Judged]) -> str:
-    """How often a signal is raised in clean runs that show no symptom of any signal."""
+    """How often signals are raised in clean runs that show no symptom of any signal."""
     well = [run for run in runs if run.series.clean and not labels.shown_by(run.series)]
     steps, count = steps_of(run.series for run in well), sum(len(run.false) for run in well)
     return (
@@ -306,7 +306,7 @@ def _without_symptoms(runs: Sequence[_Judged]) -> str:
 
 
 def _suspicions(runs: Sequence[Series]) -> str:
-    """How often a signal is suspect, and how often that becomes an event."""
+    """How often a signal is suspect, and how often that writes an event."""
     found = [(series, suspicions(series), max(step.step for step in series.steps)) for series in runs]
     clean = [(series, many) for series, many, _ in found if series.clean]
     count, steps = sum(len(many) for _, many, _ in found), steps_of(runs)
@@ -321,7 +321,7 @@ def _suspicions(runs: Sequence[Series]) -> str:
 
 
 def _interval(count: int) -> tuple[float, float]:
-    """Of the mean of a Poisson variable that came out as `count`: 95 %."""
+    """The 95 % interval of a Poisson variable's mean, given the observed `count`."""
     low = float(gammaincinv(count, TAIL)) if count else 0.0
     return low, float(gammaincinv(count + 1, 1 - TAIL))
 
@@ -363,7 +363,7 @@ def _missed(found: Detection) -> tuple[object, ...]:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """None where there are no rows."""
+    """A table, or None if it has no rows."""
     if not rows:
         return "None.\n"
     lines = ["| " + " | ".join(map(str, row)) + " |" for row in (head, *rows)]

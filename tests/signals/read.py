@@ -4,7 +4,7 @@
         for step, metrics, validation in series.steps:
             ...
 
-`series.known` is what a signal may know of the job. A metric that a step does not have is not a key.
+`series.known` is what a signal may know of the job. If a step lacks a metric, its metrics lack that key.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ __all__ = ["Expected", "Known", "Series", "Split", "Step", "all_series", "clean"
 
 
 def clean(split: Split | None = None) -> list[Series]:
-    """Runs in which every signal that is raised is a false alarm."""
+    """Runs in which every raised signal is a false alarm."""
     return [series for series in all_series(split) if series.clean]
 
 
 def provoking(split: Split | None = None) -> list[Series]:
-    """Runs in which a symptom was provoked."""
+    """Runs that provoke a symptom."""
     return [series for series in all_series(split) if series.expected]

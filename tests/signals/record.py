@@ -2,9 +2,9 @@
 
     python -m tests.signals.record [--split chosen_on] [--only NAME ...] [--again] [--describe]
 
-A run is a function of its circumstances, as far as torch rounds alike on the machine. A recorded run is left
-alone, so that an interrupted recording goes on where it was. `--describe` runs nothing: it says again what is
-to be expected of the recorded metrics, and forgets runs that are no longer listed.
+A run depends only on its circumstances, and on how torch rounds on the machine. A recorded run is not run
+again, so an interrupted recording continues where it stopped. `--describe` runs nothing. It updates what the
+recorded metrics are expected to show, and deletes runs that are no longer listed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.signals.describe import NeverBeginsError, described
 
 
 def every_run() -> list[Circumstances]:
-    """Those that provoke a symptom first.
+    """All runs, beginning with those that provoke a symptom.
 
     Raises:
         ValueError: two runs have one name.
@@ -35,7 +35,7 @@ def every_run() -> list[Circumstances]:
 
 
 def wanted(split: str | None, only: Sequence[str], *, again: bool) -> list[Circumstances]:
-    """The runs to record; `only` are patterns of names."""
+    """The runs to record. `only` has patterns of their names."""
     recorded = set() if again else {run["name"] for run in series.index()}
     return [
         run
@@ -47,7 +47,7 @@ def wanted(split: str | None, only: Sequence[str], *, again: bool) -> list[Circu
 
 
 def describe() -> None:
-    """Bring the descriptions of the recorded runs up to date."""
+    """Update the descriptions of the recorded runs."""
     runs = {run.name: run for run in every_run()}
     for recorded in series.read_all():
         if recorded.name in runs:
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def record(runs: Sequence[Circumstances]) -> None:
-    """Run them one after the other."""
+    """Run these circumstances one after the other, and record them."""
     from tests.signals import rig  # torch and DeepSpeed take seconds
 
     logging.getLogger("headway_coordinator").setLevel(logging.ERROR)

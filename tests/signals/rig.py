@@ -1,7 +1,7 @@
 """Runs one training job on the demo's tiny model in this process, and records its metrics.
 
-Episodes, learner and metrics are the product's own, joined as the coordinator joins them. What is missing is
-what no metric depends on: pods, HTTP, the artifact store, clocks.
+Episodes, learner and metrics are the product's own, combined as the coordinator combines them. Only parts
+that no metric depends on are missing: pods, HTTP, the artifact store, clocks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SEED = 0
 
 
 def run(circumstances: Circumstances) -> Series:
-    """Train as the circumstances say; a minute or so."""
+    """Train by the circumstances, which takes about a minute."""
     return described(circumstances, asyncio.run(_Run(circumstances).all()))
 
 
@@ -50,7 +50,7 @@ class _Run:
         self._places = itertools.count()
 
     async def all(self) -> list[Step]:
-        """The validation at the start, and every step."""
+        """Record the validation at the start, and every step."""
         self._publish(0)
         found = [Step(0, {}, await self._validated(0))]
         for step in range(1, self._circumstances.steps + 1):

@@ -1,7 +1,7 @@
-"""When a symptom begins that comes of itself: rules over raw metrics.
+"""When a symptom begins that emerges by itself: rules over raw metrics.
 
-None of them knows a signal's threshold. Some compare a metric with what it was in the same run, by halves and
-multiples. Others wait until it has gone half of its way.
+No rule knows a signal's threshold. Some compare a metric with its earlier values in the same run, by halves
+and multiples. Others wait until the metric has completed half of its change.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ from tests.signals.circumstances import Metrics, Rule
 Holds = Callable[[float], bool]
 REWARD = "rollout/reward/mean"
 NORMAL = 8
-"""First steps of a run, by which its normal is known."""
+"""First steps of a run, which define a metric's normal value."""
 
 
 def first(name: str, holds: Holds, steps: Sequence[Metrics], *, after: int = 0, times: int = 1) -> int | None:
-    """First step after `after` from which a metric `holds` so many times in a row; none is not holding."""
+    """The first step after `after` from which `holds` is true `times` times in a row.
+
+    A missing value is not.
+    """
     row = 0
     for number, metrics in enumerate(steps, 1):
         row = row + 1 if number > after and name in metrics and holds(metrics[name]) else 0
@@ -28,7 +31,7 @@ def first(name: str, holds: Holds, steps: Sequence[Metrics], *, after: int = 0, 
 
 
 def collapses(steps: Sequence[Metrics]) -> int | None:
-    """The first step with a mean reward below a quarter of the best step's before it."""
+    """The first step whose mean reward is below a quarter of the best step before it."""
     best = 0.0
     for number, metrics in enumerate(steps, 1):
         if metrics[REWARD] < best / 4:
@@ -43,7 +46,7 @@ def idles(steps: Sequence[Metrics]) -> int | None:
 
 
 def grows(name: str, factor: float, *, after: int = NORMAL) -> Rule:
-    """The first step after the first few with a metric at so many times their median."""
+    """The first step after the first `NORMAL` with a metric at `factor` times their median."""
 
     def rule(steps: Sequence[Metrics]) -> int | None:
         normal = median(metrics[name] for metrics in steps[:NORMAL] if name in metrics)
@@ -53,7 +56,7 @@ def grows(name: str, factor: float, *, after: int = NORMAL) -> Rule:
 
 
 def shrinks(name: str, factor: float) -> Rule:
-    """The first step after the first few with a metric at so small a part of their median, three in a row."""
+    """The first of three steps in a row, after the first `NORMAL`, at 1/`factor` of their median."""
 
     def rule(steps: Sequence[Metrics]) -> int | None:
         normal = median(metrics[name] for metrics in steps[:NORMAL] if name in metrics)
@@ -68,12 +71,12 @@ def reaches(name: str, value: float) -> Rule:
 
 
 def at_half(name: str) -> Rule:
-    """The first step with a metric at half of the highest that it comes to."""
+    """The first step with a metric at half of its highest value."""
     return lambda steps: reaches(name, max(metrics.get(name, 0.0) for metrics in steps) / 2)(steps)
 
 
 def half_risen(name: str = REWARD) -> Rule:
-    """The first step at which the mean of five steps has done half of its rise from the first to the best."""
+    """The first step at which the mean of five steps has completed half of its rise from first to best."""
 
     def rule(steps: Sequence[Metrics]) -> int | None:
         values = [metrics[name] for metrics in steps]

@@ -1,7 +1,7 @@
-"""Samples turns of many episodes at once from a small Qwen3 in plain torch, with what it has computed kept.
+"""Samples turns of many episodes at once from a small Qwen3 in plain torch, with a cache of keys and values.
 
-The forward pass is written out here since it is given weights by name, as the learner publishes them. They
-are of several versions side by side, with faults laid over them. A test compares it with transformers' own.
+The forward pass is written out here because it takes weights by name, as the learner publishes them. Several
+versions run side by side, with faults added to them. A test compares the result with transformers' own.
 
 Dimensions of the data: B turns, Q tokens of a piece, L tokens of a conversation. Dimensions of the model: H
 heads, K heads of keys, D size of a head, V vocabulary.
@@ -27,19 +27,19 @@ EMBEDDING = "model.embed_tokens.weight"
 
 @dataclass(frozen=True)
 class Shape:
-    """What of the model's configuration the forward pass needs."""
+    """The parts of the model's configuration that the forward pass needs."""
 
     layers: int
     heads: int
     key_heads: int
     size: int
-    """Of a head."""
+    """Size of a head."""
     epsilon: float
     theta: float
 
     @classmethod
     def of(cls, folder: Path) -> Shape:
-        """From config.json."""
+        """Read the shape from config.json."""
         from transformers import AutoConfig
 
         config: Any = AutoConfig.from_pretrained(folder)
@@ -55,18 +55,18 @@ class Shape:
 
 @dataclass
 class Kept:
-    """Keys and values of B conversations, a pair a layer, each (B, L, K, D)."""
+    """Cached keys and values of B conversations: a pair for each layer, each (B, L, K, D)."""
 
     layers: list[tuple[Tensor, Tensor]]
 
     @classmethod
     def empty(cls, shape: Shape, rows: int, length: int) -> Kept:
-        """Room for so many."""
+        """A cache with room for `rows` conversations of `length` tokens."""
         size = (rows, length, shape.key_heads, shape.size)
         return cls([(torch.zeros(size), torch.zeros(size)) for _ in range(shape.layers)])
 
     def taken(self, rows: Tensor, length: int) -> Kept:
-        """A copy of some rows, as far as `length`."""
+        """A copy of some rows, up to `length` tokens."""
         return Kept([(keys[rows, :length], values[rows, :length]) for keys, values in self.layers])
 
     def put(self, rows: Tensor, other: Kept) -> None:
@@ -79,8 +79,8 @@ class Kept:
 def forward(shape: Shape, weights: Weights, tokens_BQ: Tensor, start_B: Tensor, kept: Kept) -> Tensor:
     """Hidden states of tokens that follow the first `start_B` ones of each conversation, (B, Q, hidden).
 
-    What is computed of them is kept. Tokens behind a shorter piece are padding: nothing looks at them before
-    others take their places.
+    Their keys and values are cached. Tokens after a shorter piece are padding: later tokens overwrite them
+    before anything attends to them.
     """
     B, Q = tokens_BQ.shape
     positions_BQ = start_B[:, None] + torch.arange(Q)
@@ -134,14 +134,14 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class SampledTurn:
-    """One sampled turn."""
+    """One sampled turn of a conversation."""
 
     tokens: list[int]
     logprobs: list[float]
-    """Of the distribution it was drawn from, after temperature and top_p."""
+    """Log-probabilities of the distribution that was sampled from, after temperature and top_p."""
     finish_reason: str
     cached: int
-    """Tokens of the prompt that were not computed again."""
+    """Prompt tokens that came from the cache."""
 
 
 class Sampler:
@@ -152,19 +152,19 @@ class Sampler:
         self._shape, self._weights = shape, weights
         self._kept = Kept.empty(shape, rows, length)
         self._known: dict[str, tuple[int, list[int]]] = {}
-        """By conversation: its row, and the tokens that are kept there."""
+        """Conversation -> its row, and the tokens that are cached there."""
 
     @torch.no_grad()
     def sample(self, asked: Sequence[tuple[str, Request]]) -> list[SampledTurn]:
         """The next turn of each conversation."""
-        if not self._known:  # what all of them begin with is computed once
+        if not self._known:  # the prefix that all of them share is computed once
             self._read(asked[:1])
         starts, rest = self._begun(asked)
         logits_BV, rows_B = self._read_all(asked, starts, rest)
         return self._speak(asked, starts, rows_B, logits_BV)
 
     def _begun(self, asked: Sequence[tuple[str, Request]]) -> tuple[list[int], list[list[int]]]:
-        """How much of each prompt is kept, and the rest of it: at least its last token."""
+        """How many tokens of each prompt are cached, and the remaining tokens: at least the last one."""
         starts, rest = [], []
         for name, request in asked:
             if name not in self._known:
@@ -176,7 +176,7 @@ class Sampler:
         return starts, rest
 
     def _adopt(self, name: str, prompt: Sequence[int]) -> None:
-        """Give a new conversation a row, with what it begins with as others do."""
+        """Give a new conversation a row, and copy the prefix that it shares with another one."""
         row = len(self._known)
         known: list[int] = []
         if self._known:
@@ -222,7 +222,7 @@ class Sampler:
         width = int(length_B.max()) + maximum
         tokens: list[list[int]] = [[] for _ in requests]
         logprobs: list[list[float]] = [[] for _ in requests]
-        # The turns that are computed; some of them may have ended.
+        # The turns that are still sampled. Some of them may have ended.
         here_B, kept = torch.arange(len(requests)), self._kept.taken(rows_B, width)
         for number in range(maximum):
             chosen_B, logprob_B = drawn(logits_BV, drawn_BN[here_B, number], first.temperature, first.top_p)
@@ -244,7 +244,7 @@ class Sampler:
             logits_BV = self._logits(hidden[:, 0])
         self._kept.put(rows_B[here_B], kept)
         for (name, request), sampled in zip(asked, tokens, strict=True):
-            # The last token was drawn and not read.
+            # The last token was sampled but not fed to the model.
             self._known[name] = (self._known[name][0], [*request.prompt, *sampled[:-1]])
         return [
             SampledTurn(
@@ -260,10 +260,10 @@ def ended(request: Request, sampled: Sequence[int]) -> bool:
 
 
 def drawn(logits_BV: Tensor, uniform_B: Tensor, temperature: float, top_p: float) -> tuple[Tensor, Tensor]:
-    """A token of each row by inversion of the distribution, and its log-probability, as vLLM has them.
+    """A token of each row by inversion of the distribution, and its log-probability as vLLM reports it.
 
-    Temperature 0 takes the likeliest token. With `top_p` the likeliest tokens that make up that share are
-    drawn from, and their probabilities are those among themselves.
+    Temperature 0 takes the likeliest token. With `top_p` only the likeliest tokens up to that share are
+    drawn, and their probabilities are renormalized.
     """
     logprob_BV = (logits_BV / (temperature or 1.0)).log_softmax(-1)
     if temperature == 0:
@@ -281,7 +281,7 @@ def drawn(logits_BV: Tensor, uniform_B: Tensor, temperature: float, top_p: float
 
 
 def _shared(known: Sequence[int], prompt: Sequence[int]) -> int:
-    """How many tokens two sequences begin with alike."""
+    """Length of the prefix that two sequences share."""
     for place, (one, other) in enumerate(zip(known, prompt, strict=False)):
         if one != other:
             return place

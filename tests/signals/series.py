@@ -1,6 +1,6 @@
-"""A run's recorded metrics, and how they are kept: a packed CSV file a run, and what is known of it as JSON.
+"""A run's recorded metrics, and their storage: a compressed CSV file for a run, and facts about it as JSON.
 
-Standard library and the contracts only: whoever reads the series needs no torch.
+It imports the standard library and the contracts only, so readers of the series need no torch.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ LEFT_OUT: Final = re.compile(
     """,
     re.VERBOSE,
 )
-"""What says nothing of a run's health beside what is kept."""
+"""Metrics that are not recorded, because they add nothing about a run's health."""
 DIGITS: Final = 5
-"""Significant digits of a kept number."""
+"""Significant digits of a stored number."""
 Split = Literal["chosen_on", "held_out", "fresh", "unseen", "untouched", "sealed"]
 
 
 class Step(NamedTuple):
-    """One step of a run. Step 0 has a validation and nothing else."""
+    """One step of a run. Step 0 has a validation only."""
 
     step: int
     metrics: dict[str, float]
@@ -52,18 +52,18 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Expected:
-    """A signal that the run is to raise."""
+    """A signal that the run must raise."""
 
     signal: SignalName
     begin: int
     """First step whose metrics show the symptom."""
     why: str
-    """The rule that makes it that step."""
+    """The rule that determines that step."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """What a job's spec says, and so its signals may know."""
+    """Facts of a job's spec that its signals may use."""
 
     steps: int
     max_turns: int | None
@@ -74,7 +74,7 @@ class Known:
     reward_range: tuple[float, float]
     loss: str
     validation_every: int
-    """Steps between validations; one comes before the first step too."""
+    """Steps between validations. Another validation comes before the first step."""
     has_tasks: bool
 
 
@@ -88,19 +88,19 @@ class Series:
     known: Known
     steps: tuple[Step, ...]
     expected: tuple[Expected, ...] = ()
-    """Empty for a run that was to be clean."""
+    """Symptoms that the run provokes. Empty for a run that must be clean."""
     unclean: str = ""
-    """Of a run that was to be clean: why it does not count as clean."""
+    """Why a run that should be clean does not count as clean."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """For a person: what was set, and what was changed at which step."""
+    """For people: what was set, and what was changed at which step."""
 
     @property
     def clean(self) -> bool:
-        """Whether a signal that it raises is a false alarm."""
+        """Whether every signal that it raises is a false alarm."""
         return not self.expected and not self.unclean
 
     def curve(self, name: str) -> list[tuple[int, float]]:
-        """One metric, by step."""
+        """The values of one metric as pairs of step and value."""
         found = [(s.step, {**s.metrics, **(s.validation or {})}) for s in self.steps]
         return [(step, metrics[name]) for step, metrics in found if name in metrics]
 
@@ -115,15 +115,15 @@ def kept(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def rounded(value: float) -> float:
-    """A number as it is kept."""
+    """A number with the digits that are stored."""
     return float(f"{value:.{DIGITS}g}")
 
 
 def write(series: Series, folder: Path = FOLDER) -> None:
-    """Keep a run; one of the same name is replaced."""
+    """Store a run. It replaces a run of the same name."""
     place = _place(series.split, series.name, folder)
     place.parent.mkdir(parents=True, exist_ok=True)
-    # Without a time the same metrics make the same bytes.
+    # Without a timestamp, the same metrics make the same bytes.
     place.write_bytes(gzip.compress(_text(series.steps).encode(), mtime=0))
     runs = _by_name(folder)
     runs[series.name] = {
@@ -140,7 +140,7 @@ def write(series: Series, folder: Path = FOLDER) -> None:
 
 
 def forget(series: Series, folder: Path = FOLDER) -> None:
-    """Drop a run."""
+    """Delete a run."""
     runs = _by_name(folder)
     del runs[series.name]
     _place(series.split, series.name, folder).unlink()
@@ -152,7 +152,7 @@ def _place(split: str, name: str, folder: Path) -> Path:
 
 
 def _text(steps: Sequence[Step]) -> str:
-    """The metrics as CSV: a row a step. A metric that a step does not have is an empty cell."""
+    """The metrics as CSV: a row for each step. If a step lacks a metric, its cell is empty."""
     names, file = sorted(columns(steps)), io.StringIO()
     table = csv.writer(file, lineterminator="\n")
     table.writerow(["step", *names])
@@ -174,13 +174,13 @@ def _keep(runs: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
 
 
 def index(folder: Path = FOLDER) -> list[dict[str, Any]]:
-    """What is known of each run."""
+    """Facts about each run."""
     place = folder / INDEX
     return list(json.loads(place.read_text())) if place.exists() else []
 
 
 def read(run: Mapping[str, Any], folder: Path = FOLDER) -> Series:
-    """A kept run. A cell that is empty is not a value."""
+    """Read a stored run. An empty cell is a missing value."""
     known = run["known"] | {"reward_range": tuple(run["known"]["reward_range"])}
     with gzip.open(_place(run["split"], run["name"], folder), "rt", newline="") as file:
         steps = tuple(map(_step, csv.DictReader(file)))
@@ -206,7 +206,7 @@ def _step(row: Mapping[str, str]) -> Step:
 
 
 def read_all(split: Split | None = None, folder: Path = FOLDER) -> list[Series]:
-    """Every run of a split, or of both, in the order of names."""
+    """Every run of one split, or of all of them, in the order of names."""
     return [read(run, folder) for run in index(folder) if split in (None, run["split"])]
 
 

@@ -1,7 +1,7 @@
-"""The rollout servers of a recorded run: they answer the product's gateway, all turns that wait at once.
+"""The rollout servers of a recorded run. They answer the product's gateway, all waiting turns at once.
 
-What a job's servers may do wrong is done here: weights that are old or inexact, another way to sample than
-the learner knows of.
+This module also implements the faults of a job's servers: old or inexact weights, and another temperature
+than the learner knows.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from headway_api.spec.model import Lora
 from headway_coordinator.engines.vllm import Request, Sampled
 
 QUIET = 50
-"""Turns of the event loop without a new request, after which nobody is about to ask."""
+"""Turns of the event loop without a new request after which no further request is expected."""
 PREFIX = "base_model.model."
 
 
 class Servers:
-    """What `Gateway` takes for an engine."""
+    """Implements the interface that `Gateway` expects of an engine."""
 
     def __init__(self, base: Path, *, rows: int, length: int) -> None:
         """Args:
-        rows: conversations at once.
-        length: most tokens of one.
+        rows: number of concurrent conversations.
+        length: maximum tokens of a conversation.
         """
         self._base: dict[str, Tensor] = load_file(base / "model.safetensors")
         self._shape = Shape.of(base)
@@ -48,17 +48,20 @@ class Servers:
         self._answering: asyncio.Task[None] | None = None
 
     def hold(self, step: int, adapter: Mapping[str, Tensor], lora: Lora, oldest: int) -> None:
-        """Take the weights of a step; those before `oldest` are dropped."""
+        """Keep the weights of a step, and drop those of steps before `oldest`."""
         self._weights[step] = merged(self._base, adapter, lora.alpha / lora.rank)
         self._weights = {held: weights for held, weights in self._weights.items() if held >= oldest}
 
     def begin(self, world: World, versions: Mapping[str, int], *, training: bool) -> None:
-        """Other episodes begin: `versions` says by group which step's weights sample it."""
+        """Begin other episodes.
+
+        `versions` maps a group to the step whose weights sample it.
+        """
         self._samplers = {}
         self._world, self._versions, self._heated = world, versions, training
 
     async def generate(self, session: str, request: Request, timeout: float) -> Sampled:
-        """Answer with the others that wait."""
+        """Sample this turn together with the others that wait."""
         future: asyncio.Future[Sampled] = asyncio.get_running_loop().create_future()
         self._waiting.append((session, request, future))
         if self._answering is None:
@@ -89,7 +92,7 @@ class Servers:
         for (_, _, future), turn in zip(asked, turns, strict=True):
             spans = [VersionSpan(start=0, end=len(turn.tokens), version=version)]
             answer = Sampled(turn.tokens, turn.logprobs, spans, turn.finish_reason, turn.cached)
-            if not future.done():  # its episode was given up meanwhile
+            if not future.done():  # the episode was abandoned in the meantime
                 future.set_result(answer)
 
     def _version(self, session: str) -> int:
@@ -108,7 +111,7 @@ class Servers:
 
 
 def merged(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], scale: float) -> Weights:
-    """Whole weights with an adapter's change added; names are PEFT's."""
+    """Full weights with an adapter's change added. The names are PEFT's."""
     found = dict(base)
     for name, tensor in adapter.items():
         if ".lora_A." not in name:
@@ -120,7 +123,7 @@ def merged(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], scale: flo
 
 
 def faulty(weights: Weights, world: World) -> Weights:
-    """The weights as servers hold them that make mistakes: always the same ones."""
+    """The weights as faulty servers hold them. The same weights always get the same errors."""
     found: dict[str, Any] = dict(weights)
     if world.weight_noise:
         for name, tensor in weights.items():

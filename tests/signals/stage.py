@@ -37,9 +37,9 @@ from headway_sandbox.session import Session
 
 Row = dict[str, Any]
 NEVER = 1e6
-"""Seconds of a deadline that is not part of a run."""
+"""Seconds of a deadline that never expires in a run."""
 MORE = 4
-"""Batches' worth of groups that may be abandoned in a step before the run gives up."""
+"""Batches' worth of groups that a step may abandon before the run fails."""
 
 
 def rows_of(folder: Path, split: str) -> list[Row]:
@@ -54,22 +54,22 @@ def rows_of(folder: Path, split: str) -> list[Row]:
 
 @dataclass(frozen=True)
 class Fate:
-    """What befalls a share of the episodes, the same ones at every attempt."""
+    """Decides by the seed which episodes a fault affects. An episode's retries have the same fate."""
 
     job_seed: int
 
     def befalls(self, what: str, share: float, task: Task) -> bool:
-        """Whether it befalls this episode."""
+        """Whether the fault affects this episode."""
         return share > 0 and seed(self.job_seed, what, task.group_id, task.index) < share * 2**31
 
 
 class Box:
-    """A sandbox of one episode, in process."""
+    """A sandbox of one episode, in this process."""
 
     def __init__(self, session: Session, *, lost: bool, late: bool) -> None:
         self._session, self._lost, self._late = session, lost, late
         self.calling: str | None = None
-        """A tool that has not returned: there is none, in process."""
+        """A tool call that has not returned. There is none, because calls are synchronous."""
 
     async def reset(self, row: Row, seed: int) -> ResetReply:
         return ResetReply.model_validate(self._session.reset({"row": row, "seed": seed}))
@@ -99,16 +99,16 @@ class Box:
 
 
 class Boxes:
-    """Leases them."""
+    """Leases sandboxes."""
 
     def __init__(self, world: World, job_seed: int) -> None:
         self._world, self._fate = world, Fate(job_seed)
         self.tasks: dict[str, Task] = {}
-        """By episode: who asks."""
+        """Episode -> its task."""
 
     @asynccontextmanager
     async def lease(self, episode_id: str, deadline_seconds: float, timeout: float) -> AsyncIterator[Any]:
-        """A new one for each episode."""
+        """Lease a new sandbox for each episode."""
         task, world = self.tasks[episode_id], self._world
         judge = world.judge
         if task.purpose is Purpose.VALIDATION and world.measured_by is not None:
@@ -121,18 +121,19 @@ class Boxes:
         )
 
     def forget(self, session: str) -> None:
-        """As the router does once an episode has ended."""
+        """Forget an episode that has ended, as the router does."""
         self.tasks.pop(session, None)
 
 
 class Reader:
-    """The product's renderer, with what it has worked out once, and with what servers may garble.
+    """The product's renderer with a cache, and with the fault that servers lose closing tags.
 
-    A group's episodes are much alike, and half of a step would go into the same templates again and again.
+    The episodes of a group are similar. Without the cache, half of a step would render the same templates
+    again.
     """
 
     def __init__(self, inner: Any, garbled: float, closing: int) -> None:
-        """`closing` is the tag that is lost from the share `garbled` of the turns."""
+        """`closing` is the token of the tag that is lost in the share `garbled` of the turns."""
         self._inner, self._garbled, self._closing = inner, garbled, closing
         self._turns = itertools.count()
         self._found: dict[tuple[object, ...], Any] = {}
@@ -168,7 +169,7 @@ class Reader:
 
 
 class Stage:
-    """Where a run's groups are played."""
+    """Plays the groups of a run."""
 
     def __init__(self, base: Path, servers: Servers) -> None:
         self._renderer, tokenizer = render.load(base)
@@ -178,7 +179,7 @@ class Stage:
     async def train(
         self, spec: RLTrainingJobSpec, world: World, rows: Sequence[Row], places: Iterator[int], step: int
     ) -> list[GroupRecord]:
-        """The batch of `step`: the next groups in the data's order; an abandoned one gives way to another.
+        """The batch of `step`: the next groups in the data's order. Another group replaces an abandoned one.
 
         Args:
             places: positions in the data's order that no group has had.

@@ -1,8 +1,8 @@
-"""Whether a symptom that a run provokes shows in its raw metrics. Rules over raw metrics alone.
+"""Whether a symptom that a run provokes shows in its raw metrics.
 
-A run whose symptom does not show provokes nothing, and is replaced by one with another seed or setting.
-Whether its signal was raised plays no part in that. A rule asks for no more than its signal does, so that no
-run is dropped for which the signal is merely too coarse.
+The rules use raw metrics alone. A run whose symptom does not show provokes nothing, and is replaced by a run
+with another seed or setting. Whether its signal was raised plays no part in that. A rule never asks for more
+than its signal does. So no run is dropped only because the signal needs less.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TASK: Final = "rollout/task_reward/"
 CLIPPED_BY_GSPO: Final = 0.15
 """Share of tokens that gspo clips in its paper (arXiv 2507.18071)."""
 Shown = Callable[[Series, int], bool]
-"""A run and the step at which its symptom begins -> whether it shows."""
+"""Maps a run and its symptom's first step to whether the symptom shows."""
 
 
 def shows(series: Series, expected: Expected) -> bool:
@@ -60,7 +60,7 @@ def _clips(series: Series, begin: int) -> bool:
 
 
 def _wastes(series: Series, begin: int) -> bool:
-    """A tenth of the tokens' weight is lost, and three times what is normal."""
+    """A tenth of the tokens' weight is lost, and three times the normal loss."""
     name = "training/effective_sample_share"
     lost = 1 - mean_from(series, name, begin)
     before = normal_of(series, name, begin)
@@ -68,21 +68,21 @@ def _wastes(series: Series, begin: int) -> bool:
 
 
 def _sharpens(series: Series, begin: int) -> bool:
-    """A quarter of the normal entropy is left, and the task is not solved."""
+    """At most a quarter of the normal entropy is left, and the task is not solved."""
     before = normal_of(series, "training/entropy", begin)
     left = mean_from(series, "training/entropy", begin)
     return before is not None and left <= before / 4 and _unsolved(series, begin)
 
 
 def _collapses(series: Series, begin: int) -> bool:
-    """Less than half of the best five steps before is left on average."""
+    """On average, less than half of the best five steps before is left."""
     rewards = [_share(series, value) for step, value in series.curve(REWARD) if step < begin]
     best = max(fmean(rewards[max(0, end - 5) : end]) for end in range(1, len(rewards) + 1))
     return _share(series, mean_from(series, REWARD, begin)) < best / 2
 
 
 def _parts(other: str, series: Series, begin: int) -> bool:
-    """The reward rises from its first five steps to its best five, and the other one not half as much."""
+    """The reward rises from its first five steps to its best five, and `other` less than half as much."""
     rewards = [_share(series, value) for _, value in series.curve(REWARD)]
     means = [fmean(rewards[at : at + 5]) for at in range(len(rewards) - 4)]
     held = [_share(series, value) for _, value in series.curve(other)]
@@ -102,7 +102,7 @@ def _diverges(series: Series, begin: int) -> bool:
 
 
 def _one_sided(series: Series, begin: int) -> bool:
-    """One number explains nine tenths of the reward, and none did before."""
+    """One number explains nine tenths of the reward, and no number did before."""
     largest = [
         (step.step, max(value for name, value in step.metrics.items() if name.startswith(EXPLAINED)))
         for step in series.steps
@@ -148,4 +148,4 @@ RULES: Final[Mapping[S, Shown]] = {
     S.REWARD_ONE_SIDED: _one_sided,
     S.STALENESS_AT_BOUND: _stale,
 }
-"""By signal: what must be there to be seen. Those of the guide's limits are over them on average."""
+"""Signal -> the rule for its symptom. For the guide's limits, the average must be over the limit."""

@@ -1,4 +1,4 @@
-"""What the signals make of the recorded runs."""
+"""The signals' results on the recorded runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SYMPTOMS = [(name, expected.signal) for name, series in PROVOKING.items() for ex
 
 @cache
 def found_in(name: str) -> dict[SignalName, Detection]:
-    """What became of a run's symptoms."""
+    """The detections of a run's symptoms."""
     return {each.signal: each for each in detections(PROVOKING[name])}
 
 
@@ -70,7 +70,7 @@ def test_every_signal_is_found_in_two_runs() -> None:
 
 
 @pytest.mark.long
-def test_clean_runs_raise_no_alarm_but_those_that_are_known() -> None:
+def test_clean_runs_raise_only_known_alarms() -> None:
     """bench/results/signals.md has the rates, by split."""
     found = [(series.name, alarm.signal) for series in read.clean() for alarm in false_alarms(series)]
     assert Counter(found) == Counter(FALSE.keys())
@@ -91,6 +91,6 @@ def test_there_are_fifty_clean_runs() -> None:
     assert len(read.clean()) >= 50
 
 
-def test_a_run_judged_again_comes_to_the_same() -> None:
+def test_a_run_judged_again_has_the_same_result() -> None:
     series = read.provoking("chosen_on")[0]
     assert raised_at(series) == raised_at(series)

@@ -1,4 +1,4 @@
-"""The rig runs the product: two steps of a real learner on real episodes."""
+"""The rig runs the product: a real learner takes two steps on real episodes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NEWER = (
     *("/forks_of/", "/rows/", "/tool_calls/malformed_share_of/"),
     *("/episode_token_limit_rate", "/turns/guided_share"),
 )
-"""Metrics that the recorded series are older than. No signal reads them."""
+"""Metrics that were added after the series were recorded. No signal reads them."""
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def two_steps(base: Path) -> series.Series:
     return rig.run(Circumstances("two", "chosen_on", "two steps", steps=2, spec=FEW, world=world))
 
 
-def test_the_servers_say_what_the_model_says(base: Path) -> None:
+def test_the_servers_compute_what_the_model_computes(base: Path) -> None:
     from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM
 
@@ -50,7 +50,7 @@ def test_the_servers_say_what_the_model_says(base: Path) -> None:
         expected = model(input_ids=tokens).logits
         kept = Kept.empty(shape, 2, 64)
         forward(shape, weights, tokens[:, :9], torch.tensor([0, 0]), kept)
-        # The first row has read more than the second one when the rest comes.
+        # The first row has more tokens in the cache than the second when the rest is fed.
         forward(shape, weights, torch.stack([tokens[0, 9:12], tokens[0, :3]]), torch.tensor([9, 9]), kept)
         rest = torch.stack([torch.cat([tokens[0, 12:], torch.zeros(3, dtype=torch.long)]), tokens[1, 9:]])
         hidden = forward(shape, weights, rest, torch.tensor([12, 9]), kept)
@@ -128,7 +128,7 @@ def test_learner_and_servers_follow_a_change_of_the_spec() -> None:
     assert found.steps[3].metrics["training/mismatch_kl"] < 1e-9  # both sides use the new temperature
 
 
-def test_a_series_is_kept_as_the_rig_gives_it(two_steps: series.Series, tmp_path: Path) -> None:
+def test_a_series_is_stored_as_the_rig_makes_it(two_steps: series.Series, tmp_path: Path) -> None:
     series.write(two_steps, tmp_path)
     [found] = series.read_all(folder=tmp_path)
     assert found.steps == two_steps.steps

@@ -1,4 +1,4 @@
-"""What is recorded is whole, is read back as it was, and has enough of everything."""
+"""The recorded series are complete, are read back unchanged, and cover every signal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from headway_api.metrics import family
 from headway_api.signals import SignalName
 
 LARGEST = 3 * 2**20
-"""Bytes of 500 runs, 6 kB each, and of what is known of them. `zcat` shows a run's metrics as text."""
+"""Bytes allowed for 500 runs of 6 kB each, and for the facts about them. `zcat` shows a run's metrics as
+text."""
 KNOWN = Known(
     steps=2,
     max_turns=6,
@@ -79,7 +80,7 @@ def test_a_run_recorded_again_replaces_the_first(tmp_path: Path) -> None:
     assert [s.curve(REWARD) for s in series.read_all(folder=tmp_path)] == [[(1, 0.5)]]
 
 
-def test_what_is_kept_are_metrics_of_health_and_numbers() -> None:
+def test_only_finite_metrics_of_health_are_stored() -> None:
     given = {
         REWARD: 1.0,
         "training/entropy": math.nan,
@@ -104,13 +105,13 @@ def test_every_signal_was_provoked(split: series.Split) -> None:
     ("split", "least"),
     [("chosen_on", 34), ("held_out", 16), ("fresh", 16), ("unseen", 50), ("untouched", 75), ("sealed", 80)],
 )
-def test_there_are_clean_runs_enough(split: series.Split, least: int) -> None:
+def test_there_are_enough_clean_runs(split: series.Split, least: int) -> None:
     assert len(read.clean(split)) >= least
 
 
 @pytest.mark.parametrize("split", ["untouched", "sealed"])
 def test_runs_that_are_recorded_are_the_first_ones_listed(split: series.Split) -> None:
-    """So which of them are recorded does not depend on what they showed."""
+    """So their results did not decide which runs are recorded."""
     listed = [run.name for run in record.every_run() if run.split == split]
     recorded = {s.name for s in read.all_series(split)}
     assert recorded == {*listed[: len(recorded)]}
@@ -179,7 +180,7 @@ def test_a_collapse_begins_below_a_quarter_of_the_best_before(
     assert rules.collapses([{REWARD: reward} for reward in rewards]) == begin
 
 
-def test_a_metric_that_is_missing_holds_nothing() -> None:
+def test_a_missing_metric_fulfils_no_rule() -> None:
     steps = [{"a": 1.0}, {}, {"a": 1.0}, {"a": 1.0}]
     assert rules.first("a", lambda value: value == 1, steps, times=2) == 3
     assert rules.first("a", lambda value: value == 1, steps, times=3) is None
@@ -201,7 +202,7 @@ def test_growth_is_relative_to_the_runs_first_steps() -> None:
     ],
     ids=["both", "entropy-once-too-low", "reward-holds", "in-the-first-steps"],
 )
-def test_noise_is_a_high_entropy_with_a_reward_that_falls(
+def test_noise_is_a_high_entropy_with_a_falling_reward(
     entropy: list[float], reward: list[float], noise: bool
 ) -> None:
     steps = tuple(
@@ -212,7 +213,7 @@ def test_noise_is_a_high_entropy_with_a_reward_that_falls(
 
 
 def of_metrics(**curves: list[float]) -> Series:
-    """A run whose steps from 1 on have these metrics; step 0 has a validation alone."""
+    """A run with these metrics from step 1 on. Step 0 has a validation alone."""
     names = {"valid": "analysis/batch_valid_ratio", "reward": REWARD, "calls": labels.MALFORMED}
     names["norm"] = labels.NORM
     steps = [
@@ -232,7 +233,7 @@ def of_metrics(**curves: list[float]) -> Series:
     ],
     ids=["one-lucky-batch", "solved", "two-batches", "not-in-a-row"],
 )
-def test_batches_idle_where_they_are_unsolved_by_their_mean(
+def test_batches_idle_if_their_mean_reward_is_unsolved(
     valid: list[float], reward: list[float], idle: bool
 ) -> None:
     assert labels.idles(of_metrics(valid=valid, reward=reward)) == idle
@@ -249,7 +250,7 @@ def test_batches_idle_where_they_are_unsolved_by_their_mean(
     ],
     ids=["twice-as-many", "not-quite", "not-for-long", "few", "as-ever"],
 )
-def test_calls_are_malformed_where_they_become_twice_as_many(calls: list[float], garbled: bool) -> None:
+def test_calls_are_malformed_if_their_rate_doubles(calls: list[float], garbled: bool) -> None:
     assert labels.garbles(of_metrics(calls=calls)) == garbled
 
 
@@ -263,7 +264,7 @@ def test_calls_are_malformed_where_they_become_twice_as_many(calls: list[float],
     ],
     ids=["two-in-a-row", "one-too-low", "not-above-the-clip", "one-at-a-time"],
 )
-def test_a_norm_jumps_ten_times_above_the_clip_twice(norm: list[float], jumped: bool) -> None:
+def test_two_norms_tenfold_and_above_the_clip_are_a_jump(norm: list[float], jumped: bool) -> None:
     assert labels.jumps(of_metrics(norm=norm)) == jumped
 
 
@@ -279,7 +280,7 @@ def test_a_norm_jumps_ten_times_above_the_clip_twice(norm: list[float], jumped: 
     ],
     ids=["by-half", "on-average", "not-quite", "one-step", "no-plateau", "too-early"],
 )
-def test_a_policy_falls_apart_where_half_its_reward_is_gone(reward: list[float], apart: bool) -> None:
+def test_a_policy_falls_apart_if_half_its_reward_is_lost(reward: list[float], apart: bool) -> None:
     assert labels.falls_apart(of_metrics(reward=reward)) == apart
 
 

@@ -30,9 +30,9 @@ class Readings:
     """The readings of one signal."""
 
     clean: list[Reading] = field(default_factory=list)
-    """Of clean runs that do not show the symptom."""
+    """Readings of clean runs that do not show the symptom."""
     provoked: list[Reading] = field(default_factory=list)
-    """Of runs with the symptom, from its first step on."""
+    """Readings of runs with the symptom, from its first step on."""
 
     def row(self, signal: SignalName) -> tuple[object, ...]:
         """The signal's line in the table of `HEAD`."""

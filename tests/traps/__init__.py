@@ -1,1 +1,1 @@
-"""Environments with exactly one seeded fault each, and clean ones: what preflight finds and leaves alone."""
+"""Environments with exactly one seeded fault each, and clean ones: what the preflight finds in them."""

@@ -1,4 +1,4 @@
-"""The clean tasks: no check has anything to say about them."""
+"""The clean tasks, in which no check may find a fault."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The quickstart's refund desk and its faults, which its tiny model plays in a real vLLM (`with_vllm`).
 
-The model knows only that desk, so the faults are of reward, score, job and data.
+The model knows only that desk, so the faults are in the reward, the score, the job and the data.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ def rows(numbers: Any) -> list[Row]:
 
 
 class DeskTask(Task):
-    """Its cases are fewer than other tasks' numbers."""
+    """The refund desk.
+
+    It has fewer cases than other tasks have numbers.
+    """
 
     def split(self, seed: int) -> Splits:
         train, validation, test = super().split(seed)
@@ -62,7 +65,7 @@ DESK = DeskTask("desk", "environment:RefundDesk", rows, facts=FACTS, folders=(EX
 
 
 def of_another_production(name: str) -> dict[str, Any]:
-    """Production's tools, with another parameter in one of them."""
+    """Production's tools, with another parameter for one tool."""
     changed: dict[str, Any] = json.loads(json.dumps(CONTRACT))
     schema = next(tool for tool in changed["tools"] if tool["name"] == name)["inputSchema"]
     schema |= {"properties": {"customer": {"type": "string"}}, "required": ["customer"]}
@@ -74,7 +77,7 @@ def validation_is_training(splits: Splits) -> Splits:
 
 
 def orders_of_one_third(splits: Splits) -> Splits:
-    """Two training rows of three lack the column `order`."""
+    """Two of three training rows lack the column `order`."""
     train = [row | ({"order": "o-1"} if number % 3 == 0 else {}) for number, row in enumerate(splits[0])]
     whole = [[row | {"order": "o-1"} for row in part] for part in splits[1:]]
     return train, whole[0], whole[1]

@@ -1,4 +1,4 @@
-"""The traps that were written from the practice guide alone, before there was a check to find them."""
+"""The traps that were written from the practice guide alone, before any check could find them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def validation_is_training(splits: Splits) -> Splits:
 
 
 def one_answer_for_nearly_all(splits: Splits) -> Splits:
-    """Nine rows of ten are about what has the most frequent answer."""
+    """Nine of ten rows have the most frequent answer."""
     train, validation, test = splits
     more = TRIAGE.rows(range(5000, 6000))
     usual = [row for row in more if row["answer"] == train[0]["answer"]]

@@ -1,4 +1,4 @@
-"""Further traps: what the list of checks names beside the practice guide, and other forms of its faults."""
+"""Further traps: faults that the list of checks names besides the guide's, and other forms of those."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plays a trap or a clean task over the sandbox's real server, with a simulated model, and judges it."""
+"""Plays a trap or a clean task with a simulated model over the sandbox's real server, and runs the checks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ALARMS = ("Fail", "Warn")
 
 
 def facts_of(task: Task, trap: Trap | None, seed: int, group_size: int) -> Facts:
-    """What job and data say."""
+    """The facts of job and data."""
     splits = task.split(seed)
     train, validation, test = trap.rows(splits) if trap else splits
     more = dict(task.facts) | dict(trap.facts if trap else {})
@@ -41,7 +41,7 @@ def judged(
     model: Model | None = None,
     tokens: Tokens = about,
 ) -> Report:
-    """What the checks find in a task, or in a trap made of it; played by `model`, or by a simulated one."""
+    """The checks' report on a task, or on a trap made of it. `model` or a simulated model plays it."""
     with ExitStack() as stack:
         config = {}
         workers = trap.episodes if trap else None

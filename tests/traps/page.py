@@ -2,8 +2,8 @@
 
     python -m tests.traps.page [--write] [--first]
 
-`--write` writes bench/results/traps.md. `--first` writes `first_run.json`, once: what the checks found before
-any of them, or any trap, was changed for the sake of the other.
+`--write` writes bench/results/traps.md. `--first` writes `first_run.json` once. It has what the checks found
+before any check or trap was adapted to the other.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ PAGE: Final = Path("bench/results/traps.md")
 FIRST: Final = Path(__file__).with_name("first_run.json")
 SEEDS: Final = range(10)
 Found = dict[str, dict[str, str]]
-"""Of each trap or clean task: check -> verdict, where it is neither Pass nor Unknown; `own`: of its check."""
+"""Trap or clean task -> check -> verdict, if that is neither Pass nor Unknown. `own` stands for a trap's
+check."""
 
 INTRODUCTION: Final = f"""\
 # What the preflight's checks find in seeded faults
@@ -61,17 +62,17 @@ nothing of another episode: `desk-counter-of-all-episodes` took its place.
 
 
 def of_trap(trap: Trap) -> dict[str, str]:
-    """What a trap's own check says of it."""
+    """The verdict of a trap's own check."""
     return {"own": judged(trap.task, trap, checks={trap.check}).of(trap.check).verdict}
 
 
 def alarms_of(report: Report) -> dict[str, str]:
-    """Checks that fail or warn."""
+    """Verdicts of the checks that fail or warn."""
     return {each.check: each.verdict for each in report.findings if each.verdict in ALARMS}
 
 
 def of_traps() -> Found:
-    """Of all traps."""
+    """The verdicts for all traps."""
     found = {}
     for trap in (*FROM_THE_GUIDE, *FURTHER):
         found[trap.name] = of_trap(trap)
@@ -80,7 +81,7 @@ def of_traps() -> Found:
 
 
 def of_clean() -> Found:
-    """Of all clean tasks, by seed."""
+    """The alarms for all clean tasks, by seed."""
     found = {}
     for task in CLEAN:
         for seed in SEEDS:
@@ -90,7 +91,7 @@ def of_clean() -> Found:
 
 
 def hits(traps: Sequence[Trap], found: Mapping[str, Mapping[str, str]]) -> tuple[int, int]:
-    """Traps that their own check names, and how many there are."""
+    """How many traps their own check finds, and how many traps there are."""
     known = [trap for trap in traps if trap.name in found]
     return sum(found[trap.name]["own"] in ALARMS for trap in known), len(known)
 
@@ -104,7 +105,7 @@ def rate(number: int, of: int) -> str:
 
 
 def page(now: Found, clean: Found, first: Mapping[str, Any]) -> str:
-    """The page."""
+    """The page as Markdown."""
     parts = [INTRODUCTION, "| | first run | now |\n|---|---|---|"]
     for name, traps in (("the guide", FROM_THE_GUIDE), ("the list", FURTHER)):
         rates = f"{rate(*hits(traps, first['traps']))} | {rate(*hits(traps, now))}"

@@ -1,7 +1,7 @@
-"""Simulated models: each knows a task's procedure in part, and writes what the prompt's example shows.
+"""Simulated models: each knows a part of a task's procedure, and copies the format of the prompt's example.
 
-`skill` is how often a field is right; a row is easier or harder than others by its own. A model that may
-learn succeeds sometimes, forgets the format now and then, and rarely gives no answer.
+`skill` is the share of fields that a model gets right; each row is somewhat easier or harder. A model that
+can learn sometimes succeeds, sometimes forgets the format, and rarely gives no answer.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Turns = Generator[Call, ToolResult, str]
 Row = dict[str, Any]
 SKILL = 0.8
 SLIPS = 0.05
-"""How often the format is forgotten, and how often there is no answer, each."""
+"""Probability that the format is forgotten, and probability that there is no answer."""
 SPREAD = 0.15
-"""How much easier or harder a row is at most."""
+"""Largest amount by which a row's probability of success differs from the skill."""
 
 
 def pupil(task: str, skill: float | None = None, habit: str = "") -> Callable[[Seen], Turns]:
-    """A model for a task."""
+    """A simulated model that plays a task."""
     plays = {"parcels": parcels, "triage": triage, "sums": sums, "orders": orders, "returns": returns}[task]
 
     def model(seen: Seen) -> Turns:
@@ -39,13 +39,13 @@ def pupil(task: str, skill: float | None = None, habit: str = "") -> Callable[[S
 
 
 def chance(skill: float, row: Row) -> float:
-    """Of a field on this row."""
+    """The probability that a field is right on this row."""
     easier = random.Random(json.dumps(row, sort_keys=True)).uniform(-SPREAD, SPREAD)
     return min(max(skill + easier, 0.0), 1.0)
 
 
 def spoken(answer: str, drawn: random.Random, habit: str, slips: float) -> str:
-    """How the model says it."""
+    """The message in which the model gives the answer."""
     if habit == "gibberish":
         return " ".join(drawn.choice(["ba", "do", "ki", "lu", "<", ">", "{"]) for _ in range(12))
     if habit == "unread-calls":
@@ -65,7 +65,7 @@ def example(seen: Seen) -> str:
 
 
 def fields_of(shown: str, values: dict[str, str]) -> str:
-    """The example with values in it: the tag that is shown, and the fields that are shown."""
+    """The prompt's example, with the same tag and fields, and with these values."""
     tag, inner = shown[1 : shown.index(">")], shown[shown.index(">") + 1 : shown.rindex("<")]
     names = json.loads(inner)
     return f"<{tag}>{json.dumps({name: values[name] for name in names})}</{tag}>"
@@ -139,5 +139,5 @@ def returns(seen: Seen, known: Callable[[], bool]) -> Turns:
 
 
 def other(drawn: random.Random, values: list[str], right: str) -> str:
-    """A wrong value."""
+    """A random wrong value."""
     return drawn.choice([value for value in values if value != right])

@@ -20,7 +20,7 @@ from headway_sandbox.testing import Call, Report, Sandboxes, Seen, episode
 from headway_sandbox.testing.playing import Player, Turns, baseline
 
 TIMEOUT = 10.0
-"""Seconds: what hangs takes them, and what is good ends long before, on a busy machine too."""
+"""Seconds until an episode that hangs is ended. A good episode ends long before, even on a busy machine."""
 HOME = "tasks/bad.py"
 BAD = [
     ("reset", "raises", "reset raised RuntimeError: on purpose"),
@@ -72,7 +72,7 @@ def sampled(rows: list[dict[str, Any]], folder: Path) -> Report:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """All bad rows and as many good ones, in one baseline."""
+    """A baseline with all bad rows and as many good ones."""
     rows: list[dict[str, Any]] = [{"where": where, "how": how} for where, how, _ in BAD]
     rows += [{"where": where, "how": "ends the process"} for where, _ in ENDS]
     rows += [{"good": number} for number in range(len(rows))]
@@ -95,20 +95,20 @@ def test_an_ended_process_is_reported_with_its_row(report: Report, where: str, s
     assert [each for each in report.broken if re.search(rf"row {row}[:,].*{says}", each)]
 
 
-def test_the_other_episodes_are_as_they_would_be(report: Report) -> None:
+def test_a_fault_does_not_change_other_episodes(report: Report) -> None:
     good = [one for one in report.baseline.sampled if "good" in one.row]
     assert len(good) == len(BAD) + len(ENDS)
     assert {(one.record.reward, one.record.score, one.record.error) for one in good} == {(1.0, 1.0, None)}
 
 
 def test_no_fault_takes_longer_than_the_episode(report: Report) -> None:
-    """What hangs is reported within its time: nobody waits for what comes after it."""
+    """A method that hangs is reported within the episode's time, and nothing waits beyond it."""
     for one in report.baseline.sampled:
         assert "did not answer" not in (one.record.error or ""), "the server itself said what hangs"
 
 
 @pytest.mark.parametrize(("where", "how"), HARMLESS)
-def test_what_is_left_behind_goes_with_the_sandbox(where: str, how: str, tmp_path: Path) -> None:
+def test_child_processes_end_with_the_sandbox(where: str, how: str, tmp_path: Path) -> None:
     found = sampled([{"where": where, "how": how}, {"good": 1}], tmp_path)
     assert not found.broken
     assert [one.record.reward for one in found.baseline.sampled] == [1.0, 1.0]
@@ -132,7 +132,7 @@ def test_what_is_left_behind_goes_with_the_sandbox(where: str, how: str, tmp_pat
         ("prints", "bad_import:Refuses refused spec.environment.config"),
     ],
 )
-def test_an_environment_that_cannot_be_had_says_so(how: str, says: str) -> None:
+def test_the_error_for_an_unloadable_environment_says_why(how: str, says: str) -> None:
     of = Sandboxes(
         "bad_import:Refuses", folders=[TASKS], timeout=1.0 if how == "hangs" else 30.0, variables={"HOW": how}
     )

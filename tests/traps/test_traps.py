@@ -1,4 +1,4 @@
-"""Each trap is named by its check, and a clean task by none."""
+"""Each trap is found by its check, and no check raises an alarm on a clean task."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.traps.trap import Task, Trap
 TRAPS = (*FROM_THE_GUIDE, *FURTHER)
 SEEDS = range(10)
 FEW = 32
-"""Episodes that are enough for a warning, in groups of 4; `make test-traps` takes twice as many, of 8."""
+"""Enough episodes for a warning, in groups of 4. `make test-traps` samples twice as many, in groups of 8."""
 
 
 @pytest.mark.ci
@@ -42,7 +42,7 @@ def test_a_clean_task_raises_no_alarm(task: Task) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("task", CLEAN, ids=lambda task: task.name)
-def test_a_clean_task_raises_none_for_any_seed(task: Task, seed: int) -> None:
+def test_a_clean_task_raises_no_alarm_for_any_seed(task: Task, seed: int) -> None:
     report = judged(task, seed=seed)
     assert not report.named(*ALARMS), str(report)
 

@@ -1,4 +1,4 @@
-"""Faults of the quickstart's desk are named with its tiny model in a real vLLM; the desk itself is not."""
+"""With its tiny model in a real vLLM, each fault of the quickstart's desk is found, and the desk has none."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ UNTRAINED = [trap for trap in TRAPS if trap.habit == "untrained"]
 
 
 def trained() -> Path:
-    """The demo's base model, which is made in a minute where the cache has none."""
+    """The demo's base model. If the cache lacks it, making it takes a minute."""
     return quickstart.inputs(Settings.from_environ({}).cache, 0) / "model"
 
 
 def untrained(folder: Path) -> Path:
-    """The same model before it was shown anything."""
+    """The same model before any training."""
     tokenizer = AutoTokenizer.from_pretrained(trained())
     tokenizer.save_pretrained(folder)
     base_model.make_model(len(tokenizer), 0).save_pretrained(folder)
@@ -61,7 +61,7 @@ def novice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RolloutServer]:
 
 
 def report_of(server: RolloutServer, trap: Trap | None, *checks: str) -> Report:
-    """What the checks say where this server's model plays."""
+    """The checks' report if this server's model plays."""
     tokenizer = AutoTokenizer.from_pretrained(trained())
     limit = int((trap.facts if trap else {}).get("max_tokens", MAX_TOKENS))
     return judged(

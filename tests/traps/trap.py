@@ -1,4 +1,4 @@
-"""What a trap is: one clean task with exactly one fault, and the check that is to name it."""
+"""A trap: one clean task with exactly one fault, and the check that must find it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from headway_analysis.preflight.evidence import AskedTwice, Probe
 
 TASKS = Path(__file__).parent / "tasks"
-"""Where the environments are: modules that a sandbox's server imports by their names."""
+"""The folder of the environments. They are modules that a sandbox's server imports by name."""
 Row = dict[str, Any]
 
 
@@ -24,12 +24,12 @@ class Task:
     rows: Callable[[Sequence[int]], list[Row]]
     prompt_column: str = "prompt"
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Of `headway_analysis.preflight.evidence.Facts`, where they are not the defaults."""
+    """Fields of `headway_analysis.preflight.evidence.Facts` that differ from the defaults."""
     folders: tuple[Path, ...] = ()
-    """Where its environment is, beside `TASKS`."""
+    """Folders of its environment besides `TASKS`."""
 
     def split(self, seed: int) -> tuple[list[Row], list[Row], list[Row]]:
-        """Rows to train, validate and test on, drawn by the seed; none is in two of them."""
+        """Disjoint rows for training, validation and test, drawn by the seed."""
         numbers = random.Random(f"{self.name}/{seed}").sample(range(5000), 160)
         return self.rows(numbers[:120]), self.rows(numbers[120:140]), self.rows(numbers[140:])
 
@@ -48,25 +48,25 @@ class Trap:
 
     name: str
     check: str
-    """Id of the check that is to name it, by Warn or by Fail."""
+    """Id of the check that must find the fault, by Warn or by Fail."""
     says: str
     """What the fault is, in one sentence."""
     task: Task
     entrypoint: str | None = None
-    """Of the faulty environment; None: that of the task."""
+    """Entrypoint of the faulty environment. None: the task's own."""
     rows: Callable[[Splits], Splits] = unchanged
-    """Where the fault is in the data."""
+    """Puts the fault into the data."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Where it is in the job."""
+    """Facts of the job that make the fault."""
     skill: float | None = None
-    """Where it is in the base model: how often it knows a field; None: as of any model that may learn."""
+    """A fault of the base model: how often it knows a field. None: as often as a model that can learn."""
     habit: str = ""
-    """Where it is in how the base model speaks: see `pupils`."""
+    """A fault in how the base model writes: see `pupils`."""
     episodes: int | None = None
-    """So many, all at once, where one takes long by doing nothing; None: as many as of any trap."""
+    """How many episodes to play, all at once, if one takes long by waiting. None: as many as for any trap."""
     probes: tuple[Probe, ...] = ()
-    """Where it is in the cluster: what its sandboxes reached."""
+    """A fault of the cluster: what its sandboxes reached."""
     asked_twice: tuple[AskedTwice, ...] = ()
-    """Where it is in a judge: what it answered to questions that were put twice."""
+    """A fault of a judge: its answers to questions that were asked twice."""
     shared_folder: bool = False
-    """Whether the environment is configured with a folder that all its episodes share."""
+    """Whether the environment's configuration names a folder that all episodes share."""

@@ -15,7 +15,10 @@ Turns = Generator[Call, ToolResult, str]
 
 
 def model(server: RolloutServer, tokenizer: Any, max_tokens: int) -> Callable[[Seen], Turns]:
-    """The model that a server has loaded, as an agent: tokens in, tokens out, as the platform samples."""
+    """The model of a running server as an agent.
+
+    It samples with tokens as input and output, as the platform does.
+    """
     renderer = base_model.renderer_for(tokenizer)
 
     def agent(seen: Seen) -> Turns:

@@ -1,7 +1,7 @@
-"""Runs that provoke the symptoms, and from which step on.
+"""Runs that provoke the symptoms, and the step from which they show.
 
-Where something is changed at a step, the symptom begins there. Where it comes of itself, a rule over raw
-metrics says where (`rules.py`).
+If something is changed at a step, the symptom begins there. If it emerges by itself, a rule over raw metrics
+finds its begin (`rules.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Episodes are lost, cut off, or go on for too long."""
+"""Episodes are lost, truncated, or go on for too long."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Runs of signals that few others provoke, or that were redefined. All are of the split `fresh`.
+"""Runs for signals that few other runs provoke, or that were redefined. All are in the split `fresh`.
 
-The rates and scales of EpisodesTimedOut and GradientSpiking are clearly over what the signals call too much:
-5 % of the episodes, and spec.optimizer.gradientClip.
+EpisodesTimedOut and GradientSpiking have provocations clearly above what the signals call too much: 5 % of
+the episodes, and spec.optimizer.gradientClip.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What provocations are made of: specs, and when a symptom begins.
+"""Building blocks of provocations: specs, and the begin of symptoms.
 
-Where something is changed at a step, the symptom begins there. Where it comes of itself, a rule over raw
-metrics says where (`rules.py`).
+If something is changed at a step, the symptom begins there. If it emerges by itself, a rule over raw metrics
+finds its begin (`rules.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headway_api.signals import SignalName as S
 
 Spec = Mapping[str, Any]
 STEPS: Final = 26
-"""Of most runs: more than ten after the symptom's begin."""
+"""Steps of most runs: more than ten after the symptom's begin."""
 JOB: Final[Spec] = {"algorithm": {"groupSize": 8}, "optimizer": {"learningRate": 2e-3}}
 COLLAPSE = "the first step with a mean reward below a quarter of the best before it"
 IDLE = "the first of three steps in a row that trained no group"
@@ -29,7 +29,7 @@ ENTROPY = "training/entropy"
 
 
 def job(*specs: Spec, **algorithm: Any) -> Spec:
-    """The demo's job with a learning rate at which it learns in ten steps, and what is laid over it."""
+    """The demo's job with these specs merged over it, and a learning rate at which it learns in ten steps."""
     found = quickstart.merged(JOB, {"algorithm": algorithm})
     for spec in specs:
         found = quickstart.merged(found, spec)
@@ -37,17 +37,17 @@ def job(*specs: Spec, **algorithm: Any) -> Spec:
 
 
 def rate(value: float) -> Spec:
-    """Another learning rate."""
+    """A spec with this learning rate."""
     return {"optimizer": {"learningRate": value}}
 
 
 def strong(alpha: int) -> Spec:
-    """An adapter that moves the model further than a usual one by the same step."""
+    """An adapter with a large alpha, so that the same step moves the model further than usual."""
     return {"model": {"lora": {"rank": 16, "alpha": alpha}}}
 
 
 def room(tokens: int, turns: int, context: int = 512) -> Spec:
-    """Other limits of turns and conversations."""
+    """A spec with these limits of tokens, turns and context."""
     return {
         "rollout": {"sampling": {"maxTokens": tokens}},
         "agent": {"builtin": {"maxTurns": turns}},
@@ -56,7 +56,7 @@ def room(tokens: int, turns: int, context: int = 512) -> Spec:
 
 
 def at(temperature: float) -> Spec:
-    """Another temperature."""
+    """A spec with this temperature."""
     return {"rollout": {"sampling": {"temperature": temperature}}}
 
 
@@ -76,7 +76,7 @@ def run(
     steps: int = STEPS,
     **around: Any,
 ) -> Circumstances:
-    """A run; from `step` on the spec is as `then` says, and the world as `around` does."""
+    """A run. From `step` on, `then` is merged over the spec, and `around` replaces the world."""
     return Circumstances(
         name=name,
         split=split,
@@ -91,7 +91,7 @@ def run(
 
 
 def from_step(step: int, why: str, *signals: S) -> tuple[Symptom, ...]:
-    """Symptoms that begin at a step, by what was changed there."""
+    """Symptoms that begin at a step, because something is changed there."""
     return tuple(Symptom(signal, step, f"{why} from step {step} on") for signal in signals)
 
 
@@ -99,7 +99,7 @@ FROM_THE_START = "the run is so from its first step on"
 
 
 def from_start(*signals: S) -> tuple[Symptom, ...]:
-    """Symptoms that are there all the time."""
+    """Symptoms that are present from the first step on."""
     return tuple(Symptom(signal, 1, FROM_THE_START) for signal in signals)
 
 
@@ -108,29 +108,29 @@ IDLING = Symptom(S.NOTHING_TO_TRAIN, idles, IDLE)
 
 
 def multiplied(signal: S, name: str, factor: float) -> Symptom:
-    """A metric has come to so many times its normal."""
+    """A symptom that begins when a metric reaches `factor` times its normal value."""
     why = f"the first step, after the first eight, with {name} at {factor:g} times their median"
     return Symptom(signal, grows(name, factor), why)
 
 
 def fallen(signal: S, name: str, factor: float) -> Symptom:
-    """A metric has fallen to a part of its normal."""
+    """A symptom that begins when a metric falls to 1/`factor` of its normal value."""
     why = f"the first of three steps in a row with {name} at 1/{factor:g} of its median of the first eight"
     return Symptom(signal, shrinks(name, factor), why)
 
 
 def reached(signal: S, name: str, value: float) -> Symptom:
-    """A metric has reached a value."""
+    """A symptom that begins when a metric reaches a value."""
     return Symptom(signal, reaches(name, value), f"the first step with {name} at {value:g} or above")
 
 
 def grown(signal: S, name: str) -> Symptom:
-    """A metric has come half of its way."""
+    """A symptom that begins when a metric reaches half of its highest value."""
     return Symptom(
         signal, at_half(name), f"the first step with {name} at half of the highest that it comes to"
     )
 
 
 def diverged(signal: S) -> Symptom:
-    """The reward has risen by half of what it will."""
+    """A symptom that begins when the reward has completed half of its rise."""
     return Symptom(signal, half_risen(REWARD), RISE)

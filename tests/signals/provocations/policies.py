@@ -1,4 +1,4 @@
-"""The policy, its gradient, and what servers and learner hold of each other."""
+"""Symptoms of the policy and its gradient, and of differences between servers and learner."""
 
 from __future__ import annotations
 

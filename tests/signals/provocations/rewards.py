@@ -1,4 +1,4 @@
-"""The reward is not what it should be, or nothing is learned from it."""
+"""The reward is wrong, or nothing is learned from it."""
 
 from __future__ import annotations
 

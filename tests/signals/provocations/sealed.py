@@ -1,7 +1,6 @@
-"""Runs that provoke symptoms, all of the split `sealed`: many of signals that were made more patient before.
+"""Runs of the split `sealed` that provoke symptoms, many for signals that were made more patient before.
 
-What is changed is clearly too much, and is changed at a step: no symptom here depends on when it comes of
-itself.
+Each change is clearly too much, and happens at a given step. No symptom here emerges by itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Runs that provoke symptoms, all of the split `untouched`: many with batches that are some steps old.
+"""Runs of the split `untouched` that provoke symptoms, many with batches that are some steps old.
 
-What is changed is clearly too much, and is changed at a step: no symptom here depends on when it comes of
-itself.
+Each change is clearly too much, and happens at a given step. No symptom here emerges by itself.
 """
 
 from __future__ import annotations

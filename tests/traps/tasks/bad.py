@@ -1,4 +1,4 @@
-"""An environment that is as bad as its row says; on a row that says nothing it is good."""
+"""An environment with the fault that its row names. On a row without one it is good."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def hang() -> None:
 
 
 def fork(folder: str) -> None:
-    """Leave children behind, half of them in sessions of their own."""
+    """Start child processes that never end, half of them in sessions of their own."""
     for number in range(6):
         child = os.fork()
         if child == 0:
@@ -60,7 +60,7 @@ class Bad(Environment):
         return self.act("score") or float(transcript.answer == "yes")
 
     def act(self, where: str) -> Any:
-        """What to return instead of the good value; None to return that one."""
+        """What to return instead of the good value, or None to return the good value."""
         if self.row.get("where") != where:
             return None
         acts = {

@@ -1,4 +1,4 @@
-"""Environments whose module, or whose class, cannot be had."""
+"""A module with environment classes that cannot be loaded or made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of the quickstart's refund desk, one a class: its tiny model knows that desk alone."""
+"""Faults of the quickstart's refund desk, one for each class, because its tiny model knows only that desk."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class PaysCalls(RefundDesk):
 
 
 class Uniform(RefundDesk):
-    """Every episode is worth the same."""
+    """Every episode has the same reward."""
 
     def reward(self, transcript: Transcript) -> float:
         return 0.5
 
 
 class ToFive(RefundDesk):
-    """The reward goes to 5, and the job says that it goes to 1."""
+    """The reward reaches 5, and the job says that its maximum is 1."""
 
     def reward(self, transcript: Transcript) -> Reward:
         given = super().reward(transcript)
@@ -62,7 +62,7 @@ class ToFive(RefundDesk):
 
 
 class Noise(RefundDesk):
-    """The reward has a part that no seed decides."""
+    """A part of the reward does not depend on the seed."""
 
     def reward(self, transcript: Transcript) -> Reward:
         given = super().reward(transcript)
@@ -70,7 +70,7 @@ class Noise(RefundDesk):
 
 
 class PaysSilence(RefundDesk):
-    """An episode without an answer is worth more than most answers."""
+    """An episode without an answer earns more than most answers."""
 
     def reward(self, transcript: Transcript) -> Reward | float:
         return super().reward(transcript) if transcript.answer else 0.8
@@ -94,7 +94,7 @@ class Lenient(RefundDesk):
 
 
 class AnyOfSeveral(Lenient):
-    """Of several answers the one with most right fields counts: to write them all is to be right."""
+    """Of several answers, the one with the most right fields counts. So it pays to write all of them."""
 
     def parsed(self, text: str) -> dict[str, Any]:
         expected = expected_answer(self.case_id)
@@ -105,7 +105,7 @@ class AnyOfSeveral(Lenient):
 
 
 class AnyTag(Lenient):
-    """An answer counts in whatever tag."""
+    """An answer counts in any tag."""
 
     def parsed(self, text: str) -> dict[str, Any]:
         found = re.fullmatch(r"<(\w+)>(.*)</\1>", text, re.DOTALL)
@@ -113,7 +113,7 @@ class AnyTag(Lenient):
 
 
 class FieldMayBeMissing(Lenient):
-    """A field that is left out costs nothing."""
+    """A missing field costs nothing."""
 
     def parsed(self, text: str) -> dict[str, Any]:
         found = re.fullmatch(r"<final_output>(.*)</final_output>", text)
@@ -150,7 +150,7 @@ class TwoFieldsOfFive(RefundDesk):
 
 
 class NotANumber(RefundDesk):
-    """A mean over the wrong answers of a group that has none: no number."""
+    """The mean over the wrong answers of a group without any, which is not a number."""
 
     def reward(self, transcript: Transcript) -> Reward | float:
         return super().reward(transcript) if self.score(transcript) else float("nan")
@@ -164,7 +164,7 @@ class RowDecides(RefundDesk):
 
 
 class PaysKeywords(RefundDesk):
-    """The reward counts the procedure's words in the answer."""
+    """The reward counts how many words of the procedure the answer has."""
 
     def reward(self, transcript: Transcript) -> float:
         words = set(re.findall(r"[a-z]{4,}", PROCEDURE))
@@ -182,7 +182,7 @@ class NeverScores(RefundDesk):
 
 
 class UsageAtRandom(RefundDesk):
-    """A tool draws at random, at each call."""
+    """A tool's answer is drawn at random at each call."""
 
     @tool
     def get_usage(self, case_id: str) -> dict[str, str]:
@@ -192,7 +192,7 @@ class UsageAtRandom(RefundDesk):
 
 
 class LosesEpisodes(RefundDesk):
-    """A tool breaks on one case of two."""
+    """A tool breaks on every other case."""
 
     @tool
     def get_usage(self, case_id: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""More faults, one a class, each seeded into a clean task: those that the checks' list names."""
+"""More faults that the list of checks names, one for each class, each seeded into a clean task."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class SeedForgotten(parcels.Parcels):
-    """The prompt lists the rules in an order that no seed decides."""
+    """The prompt lists the rules in an order that does not depend on the seed."""
 
     def reset(self, row: Mapping[str, Any], seed: int) -> Observation:
         first = super().reset(row, seed)
@@ -32,7 +32,7 @@ class SeedForgotten(parcels.Parcels):
 
 
 class FieldMayBeMissing(parcels.Parcels):
-    """Reward and score compare the fields that are there: a dropped field costs nothing."""
+    """Reward and score compare only the fields that are there, so a dropped field costs nothing."""
 
     def answer(self, text: str) -> dict[str, Any]:
         found = re.fullmatch(r"<final_output>(.*)</final_output>", text)
@@ -55,7 +55,7 @@ class FieldMayBeMissing(parcels.Parcels):
 
 
 class AnyOfSeveral(triage.Triage):
-    """Reward and score take any of the answers that are given: to list them all is to be right."""
+    """Reward and score accept any of several answers, so it pays to list them all."""
 
     def right(self, transcript: Transcript) -> bool:
         return self.row["answer"] in re.findall(r"<decision>[a-z]+</decision>", transcript.answer)
@@ -68,7 +68,7 @@ class AnyOfSeveral(triage.Triage):
 
 
 class OrderOfKeys(parcels.Parcels):
-    """Reward and score compare texts: the same object with its keys in another order is wrong."""
+    """Reward and score compare texts, so the same object with its keys in another order is wrong."""
 
     def right(self, transcript: Transcript) -> bool:
         expected = {name: self.row["expected"][name] for name in parcels.FIELDS}
@@ -83,7 +83,7 @@ class OrderOfKeys(parcels.Parcels):
 
 
 class PaysKeywords(parcels.Parcels):
-    """The reward counts the procedure's words in the answer: the prompt repeated has them all."""
+    """The reward counts the procedure's words in the answer, and the repeated prompt has them all."""
 
     def reward(self, transcript: Transcript) -> float:
         words = [*parcels.GRADES.values(), *parcels.ROUTES.values(), *parcels.FEES.values()]
@@ -91,14 +91,14 @@ class PaysKeywords(parcels.Parcels):
 
 
 class RowDecides(parcels.Parcels):
-    """What an episode earns depends on its row alone: no group has a difference."""
+    """An episode's reward depends on its row alone, so the rewards of a group never differ."""
 
     def reward(self, transcript: Transcript) -> float:
         return float(sum(map(ord, self.row["parcel"])) % 2)
 
 
 class NotANumber(parcels.Parcels):
-    """A mean over no fields: the reward of an episode without an answer is not a number."""
+    """The mean over no fields: the reward of an episode without an answer is not a number."""
 
     def reward(self, transcript: Transcript) -> Reward | float:
         if parcels.parse(transcript.answer) is None:
@@ -117,7 +117,7 @@ class SlowTool(orders.Orders):
 
 
 class LosesEpisodes(orders.Orders):
-    """A tool breaks on one order of two."""
+    """A tool breaks on every other order."""
 
     @tool
     def get_plan(self, order: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Faults that the practice guide describes, one a class, each seeded into a clean task."""
+"""Faults that the practice guide describes, one for each class, each seeded into a clean task."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class WrongTag(triage.Triage):
-    """The prompt's example shows another tag than the data and the scorer have."""
+    """The tag in the prompt's example differs from the one in the data and the scorer."""
 
     EXAMPLE = "<verdict>...</verdict>"
 
 
 class MissingField(parcels.Parcels):
-    """The prompt's example lacks a field that the labels have; the reward saturates below its maximum."""
+    """The prompt's example lacks a field of the labels, so the reward saturates below its maximum."""
 
     EXAMPLE = '<final_output>{"grade": "...", "route": "...", "item": "..."}</final_output>'
 
@@ -59,7 +59,7 @@ class Substring(triage.Triage):
 
 
 class BareWrapper(triage.Triage):
-    """The reward reads the word in any wrapper or none; the evaluation wants the tag that counts."""
+    """The reward reads the word in any wrapper or none. The score wants the right tag."""
 
     def reward(self, transcript: Transcript) -> float:
         inner = transcript.answer.partition(">")[2].rpartition("<")[0] or transcript.answer
@@ -67,14 +67,14 @@ class BareWrapper(triage.Triage):
 
 
 class FullForForm(parcels.Parcels):
-    """The reward pays in full what is well formed, whatever it says."""
+    """The reward pays in full for any well-formed answer, whatever it says."""
 
     def reward(self, transcript: Transcript) -> Reward:
         return Reward(float(parcels.parse(transcript.answer) is not None), {})
 
 
 class LeakingTool(parcels.Parcels):
-    """A tool's answer brings the label along."""
+    """A tool's answer contains the label."""
 
     @tool
     def get_parcel(self, parcel: str) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class LeakingTool(parcels.Parcels):
 
 
 class LabelInPrompt(sums.Sums):
-    """The prompt shows the whole row, the answer with it."""
+    """The prompt shows the whole row with its answer."""
 
     def reset(self, row: Mapping[str, Any], seed: int) -> Observation:
         self.row = row
@@ -93,7 +93,7 @@ class LabelInPrompt(sums.Sums):
 
 
 class Clock(parcels.Parcels):
-    """A tool tells the time, so that the same call gives another answer."""
+    """A tool's answer contains the time, so the same call gives another answer."""
 
     @tool
     def weigh(self, parcel: str) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class Clock(parcels.Parcels):
 
 
 class HashOrder(orders.Orders):
-    """A tool lists a set, in an order that each process draws for itself."""
+    """A tool lists a set, whose order differs between processes."""
 
     @tool
     def get_carrier(self, order: str) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class HashOrder(orders.Orders):
 
 
 class SharedState(orders.Orders):
-    """What is settled is in a file that all episodes share: the connection is not the rollout's own."""
+    """All episodes share one file with what was settled, so the state is not the episode's own."""
 
     def path(self) -> str:
         return os.path.join(self.config["folder"], "settled.jsonl")
@@ -134,7 +134,7 @@ class SharedState(orders.Orders):
 
 
 class LongTool(parcels.Parcels):
-    """A tool's output alone is longer than the context."""
+    """The output of one tool call is longer than the context."""
 
     @tool
     def get_parcel(self, parcel: str) -> dict[str, Any]:
@@ -145,14 +145,14 @@ class LongTool(parcels.Parcels):
 
 
 class PaysCalls(parcels.Parcels):
-    """The reward pays for tool calls, right answer or not."""
+    """The reward pays for tool calls, even if the answer is wrong."""
 
     def reward(self, transcript: Transcript) -> Reward:
         return Reward(min(1.0, 0.2 * len(transcript.calls)), {"calls": float(len(transcript.calls))})
 
 
 class Disagrees(parcels.Parcels):
-    """The reward reads two of the four fields, and the score all of them."""
+    """The reward reads two of the four fields, and the score reads all."""
 
     def reward(self, transcript: Transcript) -> float:
         answer, expected = parcels.parse(transcript.answer), self.row["expected"]
@@ -162,14 +162,14 @@ class Disagrees(parcels.Parcels):
 
 
 class Uniform(parcels.Parcels):
-    """Every episode is worth the same."""
+    """Every episode has the same reward."""
 
     def reward(self, transcript: Transcript) -> float:
         return 0.5
 
 
 class OffTheScale(parcels.Parcels):
-    """The reward goes to 5, and the job says that it goes to 1."""
+    """The reward reaches 5, and the job says that its maximum is 1."""
 
     def reward(self, transcript: Transcript) -> Reward:
         given = super().reward(transcript)
@@ -177,7 +177,7 @@ class OffTheScale(parcels.Parcels):
 
 
 class UnlikeProduction(orders.Orders):
-    """A tool takes another parameter than production's."""
+    """A tool's parameter differs from production's."""
 
     @tool
     def get_plan(self, order_number: str) -> dict[str, Any]:
@@ -186,7 +186,7 @@ class UnlikeProduction(orders.Orders):
 
 
 class PaysSilence(triage.Triage):
-    """An episode without an answer is worth more than a wrong answer: turns are punished."""
+    """An episode without an answer earns more than a wrong answer, because turns are punished."""
 
     def reward(self, transcript: Transcript) -> Reward | float:
         if not transcript.answer:
@@ -195,7 +195,7 @@ class PaysSilence(triage.Triage):
 
 
 class NeedsAColumn(parcels.Parcels):
-    """Some rows lack the column that an episode begins with."""
+    """Some rows lack the column that the reset reads."""
 
     def reset(self, row: Mapping[str, Any], seed: int) -> Observation:
         self.depot = row["depot"]

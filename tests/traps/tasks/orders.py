@@ -1,6 +1,6 @@
-"""Clean, with many tools and a state: an order is looked up, settled by one action, and reported.
+"""A clean task with many tools and a state: an order is looked up, settled by one action, and reported.
 
-The state is in memory, made at the reset: two episodes share nothing.
+The state is in memory and made at the reset, so two episodes share nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FIELDS = ("action", "amount", "carrier")
 
 
 def record(order: str) -> dict[str, Any]:
-    """What is known of an order."""
+    """The facts of an order."""
     return {
         "status": pick(STATUS, "status", order),
         "price": 20 + 5 * (sum(map(ord, order)) * 13 % 17),
@@ -35,7 +35,7 @@ def record(order: str) -> dict[str, Any]:
 
 
 def label(order: str) -> dict[str, str]:
-    """How it is to be settled."""
+    """How the order must be settled."""
     known = record(order)
     amount = known["price"] if known["plan"] == "plus" else known["price"] - 5
     return {"action": ACTION[known["status"]], "amount": str(amount), "carrier": known["carrier"]}
@@ -48,7 +48,7 @@ def rows(numbers: Sequence[int]) -> list[dict[str, Any]]:
 
 
 class Orders(Environment):
-    """One order."""
+    """The environment of one order."""
 
     EXAMPLE = '<settled>{"action": "...", "amount": "...", "carrier": "..."}</settled>'
 
@@ -109,7 +109,7 @@ When it is done, answer with nothing but {self.EXAMPLE}"""
         return self.settle("refund_order", order, amount)
 
     def judged(self, transcript: Transcript) -> tuple[int, bool]:
-        """Fields that are right; -1 without an answer; and whether the order was settled as it says."""
+        """How many fields are right (-1 without an answer), and whether the order was settled as expected."""
         answer, expected = parse(transcript.answer, "settled", FIELDS), self.row["label"]
         right = sum(answer[name] == expected[name] for name in FIELDS) if answer else -1
         done = self.done == [[expected["action"], self.row["order"], int(expected["amount"])]]

@@ -1,6 +1,6 @@
-"""Clean: a parcel is inspected with three read-only tools; the answer is four fields in a tag.
+"""A clean task: a parcel is inspected with three read-only tools, and the answer is four fields in a tag.
 
-The records are pure functions of the parcel's id. Labels are in the row, as labelled cases have them.
+The records are pure functions of the parcel's id. The labels are in the rows, as in labelled data.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ TAG = "final_output"
 
 
 def pick(values: Iterable[str], *key: str) -> str:
-    """The value that `key` has, the same on every machine."""
+    """One of the values, chosen by `key`, and the same on every machine."""
     digest = blake2b("/".join(key).encode(), digest_size=4).digest()
     return sorted(values)[int.from_bytes(digest, "big") % len(values)]
 
 
 def record(parcel: str) -> dict[str, str]:
-    """What is known of a parcel."""
+    """The facts of a parcel."""
     return {
         "state": pick(GRADES, "state", parcel),
         "region": pick(ROUTES, "region", parcel),
@@ -64,7 +64,7 @@ def rule(mapping: Mapping[str, str]) -> str:
 
 
 def parse(text: str, tag: str = TAG, fields: Sequence[str] = FIELDS) -> dict[str, str] | None:
-    """The fields of an answer; None unless it is one pair of tags around one object of these fields."""
+    """The fields of an answer, or None unless it is one pair of tags around one object with these fields."""
     start, end = f"<{tag}>", f"</{tag}>"
     if not (text.startswith(start) and text.endswith(end)):
         return None
@@ -80,7 +80,7 @@ def parse(text: str, tag: str = TAG, fields: Sequence[str] = FIELDS) -> dict[str
 
 
 class Parcels(Environment):
-    """One parcel."""
+    """The environment of one parcel."""
 
     EXAMPLE = '<final_output>{"grade": "...", "route": "...", "fee": "...", "item": "..."}</final_output>'
 

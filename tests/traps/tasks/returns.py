@@ -1,4 +1,4 @@
-"""Clean, and judged by what the tools did: a parcel is sent back by one call, and no message is read."""
+"""A clean task that is judged by its tool calls: one call returns a parcel, and the message is not read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rows(numbers: Sequence[int]) -> list[dict[str, Any]]:
 
 
 class Returns(Environment):
-    """One order. What was sent is in memory, made at the reset."""
+    """The environment of one order. The state is in memory, made at the reset."""
 
     def reset(self, row: Mapping[str, Any], seed: int) -> Observation:
         self.row, self.sent = row, list[tuple[str, str]]()

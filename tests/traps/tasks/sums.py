@@ -1,4 +1,4 @@
-"""Clean: a word problem with a calculator; the answer is a whole number after four hashes."""
+"""A clean task: a word problem with a calculator, whose answer is a whole number after `####`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def rows(numbers: Sequence[int]) -> list[dict[str, Any]]:
 
 
 class Sums(Environment):
-    """One problem."""
+    """The environment of one problem."""
 
     def reset(self, row: Mapping[str, Any], seed: int) -> Observation:
         self.row = row

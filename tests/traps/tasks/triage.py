@@ -1,4 +1,4 @@
-"""Clean: a request is decided on by one word in a tag; labels are written as answers are."""
+"""A clean task: a request is decided by one word in a tag, and labels have the form of answers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def rows(numbers: Sequence[int]) -> list[dict[str, Any]]:
 
 
 class Triage(Environment):
-    """One request."""
+    """The environment of one request."""
 
     EXAMPLE = "<decision>...</decision>"
 
