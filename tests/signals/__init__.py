@@ -4,7 +4,7 @@
     provocations/      runs that provoke a symptom.
     rules.py           at which step a symptom begins that emerges by itself.
     clean.py           runs that must be clean.
-    rig.py             makes a run with the product's episodes, learner and metrics, and the demo's tiny model.
+    rig.py             makes runs with the product's episodes, learner and metrics, and the demo's model.
     describe.py        what its metrics are expected to show.
     record.py          makes the runs that are not recorded yet (`make record-signals`).
     series.py read.py  the recorded series as files and as typed objects.

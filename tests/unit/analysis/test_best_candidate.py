@@ -1,4 +1,4 @@
-"""The candidate with the best score, among those whose means may be ranked."""
+"""Which candidate is best: the one with the highest score among those whose means may be ranked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headway_analysis.statistics.estimates import Estimate
 
 
 def compared(**candidates: tuple[float, float]) -> Comparison:
-    """Candidates by external score, and share of tries that were lost."""
+    """A comparison of candidates with these external scores and these shares of lost tries."""
 
     def estimate(value: float) -> Estimate:
         return Estimate(value, None, None, n=100, clusters=100, tries=100, method="none")
@@ -32,7 +32,7 @@ def compared(**candidates: tuple[float, float]) -> Comparison:
         ({}, None),
     ],
 )
-def test_one_that_lost_many_more_tries_is_not_the_best(
+def test_a_candidate_that_lost_many_more_tries_is_not_best(
     candidates: dict[str, tuple[float, float]], best: str | None
 ) -> None:
     assert compared(**candidates).best() == best

@@ -1,4 +1,4 @@
-"""The bill for other tools: CloudEvents that can be told apart, and a table that adds up to the cost."""
+"""The bill's exports: CloudEvents with unique ids, and a table that adds up to the cost."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_an_event_is_a_cloud_event() -> None:
     }
 
 
-def test_events_that_are_exported_again_are_the_same_ones() -> None:
+def test_events_that_are_exported_again_have_the_same_ids() -> None:
     events = [used(f"e{n}", 86_400.0 * n) for n in (2, 0, 1)]
     once, again = (cloudevents.lines(JOB, each) for each in (events, reversed(events)))
     assert once == again
@@ -157,7 +157,7 @@ def test_events_that_are_exported_again_are_the_same_ones() -> None:
     assert cloudevents.source(other) != cloudevents.source(JOB)
 
 
-def test_events_are_of_the_day_that_prices_them() -> None:
+def test_an_event_has_the_day_whose_price_it_gets() -> None:
     midnight = datetime(2026, 11, 4, tzinfo=UTC).timestamp()
     found = cloudevents.by_day([used("a", midnight - 0.001), used("b", midnight)])
     assert {day: [each.id for each in events] for day, events in found.items()} == {

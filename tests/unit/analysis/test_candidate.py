@@ -1,4 +1,4 @@
-"""A candidate's measures, counted again from the bare records in plain Python."""
+"""A candidate's measures, recounted from the raw records in plain Python."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ TASKS = ("refund", "refund", "claim")
 
 
 def records(seed: int) -> list[tuple[int, EpisodeRecord]]:
-    """Row and episode, with everything in them that a measure counts."""
+    """Rows and their episodes, with everything that a measure counts."""
     rng = np.random.default_rng(seed)
     found = []
     for row in range(ROWS):
@@ -172,7 +172,7 @@ def test_every_measure_equals_the_recount() -> None:
 
 
 def own_loop(candidate: str = "tuned") -> list[Try]:
-    """Tries of an agent whose most turns nobody knows."""
+    """Tries of an agent that has its own loop, so its turn limit is not known."""
     return [a_try(record, TryPlace(candidate, row), Rules(1.0)) for row, record in FOUND]
 
 
@@ -297,7 +297,7 @@ def test_the_gate_judges_any_measure_by_its_name() -> None:
 
 
 def test_a_gate_takes_the_measures_there_are() -> None:
-    """The API refuses the others at `kubectl apply`, and may not import the catalogue."""
+    """The API refuses other measures at `kubectl apply`, and may not import the catalogue."""
     tool = {name for name in MEASURES if name.startswith(api.OF_A_TOOL)}
     static = {
         name

@@ -1,6 +1,6 @@
-"""95 % intervals hold the truth in 93 to 97 % of 2,000 simulated data sets.
+"""95 % intervals contain the true value in 93 to 97 % of 2,000 simulated data sets.
 
-Some are too wide, and hold it more often; each case says up to where:
+Some are too wide, and contain it more often. Each case says how often at most:
 
 - a plain rate of 0.1 or 0.9 over 30 rows: 97.5 %, because only 31 values are possible;
 - a rate of 0.9 in 12 clusters: 99 %, because few of them show a failure;
@@ -32,7 +32,7 @@ FEW = [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]
 
 @pytest.fixture(autouse=True)
 def _without_p_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They take longer than all the rest, and no interval needs them."""
+    """Skip p-values, which take longer than everything else and which no interval needs."""
     monkeypatch.setattr(differences, "RESAMPLES", 1)
 
 
@@ -42,13 +42,16 @@ def within_bounds(held: float, *, limit: float = 0.97) -> None:
 
 @pytest.mark.parametrize(("share", "limit"), [(0.1, 0.975), (0.5, 0.97), (0.9, 0.975)])
 def test_a_plain_rate_over_30_rows(share: float, limit: float) -> None:
-    """Counted, not simulated. At 0.1 only 31 values are possible, and Wilson's interval holds 97.4 %."""
+    """The coverage is exact, not simulated.
+
+    At 0.1 only 31 values are possible, and Wilson's covers 97.4 %.
+    """
     within_bounds(counted(share), limit=limit)
 
 
 @cache
 def plain_intervals() -> list[tuple[float, float]]:
-    """The interval of 30 rows with one try, by the number of successes."""
+    """The interval of 30 rows with one try each, for each number of successes."""
     make, found = layout(ROWS), []
     for hits in range(31):
         each = estimate(make((np.arange(30) < hits).astype(float), True))
@@ -60,13 +63,13 @@ def plain_intervals() -> list[tuple[float, float]]:
 
 
 def counted(share: float) -> float:
-    """How often the interval of 30 rows holds a rate."""
+    """How often the interval of 30 rows contains the rate `share`."""
     held = [hits for hits, (low, high) in enumerate(plain_intervals()) if low <= share <= high]
     return sum(comb(30, hits) * share**hits * (1 - share) ** (30 - hits) for hits in held)
 
 
-def test_plain_rates_between_the_usual_ones_are_held_as_often() -> None:
-    """What docs/evaluation.md says of one try a row: the share depends on the rate, and is worst near 0."""
+def test_intervals_cover_plain_rates_between_the_usual_ones() -> None:
+    """docs/evaluation.md says so for one try a row: the coverage depends on the rate, and is worst near 0."""
     held = [counted(share) for share in np.linspace(0.05, 0.5, 901)]
     rare = min(counted(share) for share in np.linspace(0.001, 0.02, 191))
     print(f"mean {np.mean(held):.3f}, least {min(held):.3f}, most {max(held):.3f}, near 0 {rare:.3f}")
@@ -88,14 +91,17 @@ def test_a_rate_over_30_rows_of_8_tries(share: float, correlation: float) -> Non
     [(UNEQUAL, 0.5, 0.97), (UNEQUAL, 0.9, 0.97), (FEW, 0.5, 0.97), (FEW, 0.9, 0.99)],
 )
 def test_a_rate_in_clusters_of_unequal_size(sizes: list[int], share: float, limit: float) -> None:
-    """Of 12 clusters few show a failure at 0.9: how alike their rows are is then supposed, at the worst."""
+    """Few of 12 clusters show a failure at 0.9.
+
+    The interval then assumes the worst correlation within clusters.
+    """
     rng = np.random.default_rng(2)
     values = flips(rng, chances(rng, share, 0.3, sizes, 2))
     within_bounds(coverage(layout(sizes, 2), values, share, share=True), limit=limit)
 
 
 def effects(rng: np.random.Generator, sizes: list[int], tries: int, correlation: float) -> Floats:
-    """Normal values of mean 0 and variance 1."""
+    """Normal values with mean 0 and variance 1."""
     shared = np.repeat(rng.normal(size=(SETS, len(sizes))), np.array(sizes) * tries, axis=1)
     own = rng.normal(size=shared.shape)
     return np.sqrt(correlation) * shared + np.sqrt(1 - correlation) * own
@@ -130,7 +136,7 @@ def test_pass_at_4_of_8_tries() -> None:
     [((0.5, 0.5), 1, 0.97), ((0.5, 0.7), 8, 0.97), ((0.1, 0.1), 8, 0.98), ((0.9, 0.9), 1, 0.995)],
 )
 def test_a_paired_difference_of_rates(rates: tuple[float, float], tries: int, limit: float) -> None:
-    """At 0.9 and one try some four rows of thirty differ: the interval is then too wide, not too short."""
+    """At 0.9 and one try, some four of thirty rows differ. The interval is then too wide, not too short."""
     rng = np.random.default_rng(6)
     theirs, ours = (flips(rng, chance) for chance in linked_chances(rng, rates, 0.3, 30, tries))
     within_bounds(
@@ -154,7 +160,7 @@ def test_a_paired_difference_of_counts_that_are_mostly_0() -> None:
 
 @pytest.mark.parametrize(("rows", "least"), [(30, 0.86), (100, 0.9)])
 def test_a_long_tail_makes_an_interval_of_amounts_too_short(rows: int, least: float) -> None:
-    """A limit that docs/evaluation.md names: tokens and seconds, whose largest values are rare."""
+    """docs/evaluation.md names this limit: amounts such as tokens and seconds have rare large values."""
     values = np.random.default_rng(10).lognormal(0.0, 1.0, (SETS, rows))
     held = coverage(layout([1] * rows), values, float(np.exp(0.5)), share=False)
     print(f"{rows} rows: the interval holds the truth in {held:.1%}")
@@ -163,7 +169,7 @@ def test_a_long_tail_makes_an_interval_of_amounts_too_short(rows: int, least: fl
 
 @pytest.mark.parametrize(("rows", "least", "limit"), [(30, 0.74, 0.84), (100, 0.88, 0.96)])
 def test_rare_large_amounts_make_an_interval_too_short(rows: int, least: float, limit: float) -> None:
-    """The same of turns, where one episode in twenty loops to its limit."""
+    """The same holds for turns if one episode in twenty loops to its limit."""
     rng = np.random.default_rng(11)
     values = np.where(rng.random((SETS, rows)) < 0.05, 20.0, rng.choice([2.0, 3.0, 4.0], (SETS, rows)))
     held = coverage(layout([1] * rows), values, 3 + 0.05 * 17, share=False)
@@ -173,7 +179,7 @@ def test_rare_large_amounts_make_an_interval_too_short(rows: int, least: float, 
 
 @pytest.mark.parametrize(("easy", "failing", "least"), [(0.97, 0.05, 0.75), (0.9, 0.05, 0.85)])
 def test_rows_that_always_fail_make_an_interval_too_short(easy: float, failing: float, least: float) -> None:
-    """A limit that docs/evaluation.md names: a sample often has none of these rows. Gates suppose one."""
+    """docs/evaluation.md names this limit: a sample often has none of these rows. A gate assumes one."""
     rng = np.random.default_rng(9)
     chance = np.where(rng.random((SETS, 30)) < failing, 0.0, easy)
     values = flips(rng, np.repeat(chance, 8, axis=1))

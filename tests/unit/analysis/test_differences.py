@@ -1,4 +1,4 @@
-"""Paired differences against oracles: scipy, every sign flip, every order of Holm's steps."""
+"""Paired differences against oracles: scipy, all sign flips, and all subsets of Holm's procedure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headway_analysis.statistics.estimates import Sample
 
 
 def plain(values: list[float], *, share: bool = False) -> Sample:
-    """One value a row."""
+    """A sample with one value for each row."""
     return layout([1] * len(values))(np.array(values, dtype=float), share)
 
 

@@ -1,4 +1,4 @@
-"""What a whole job will cost: ranges that hold, from data, from groups and from the ledger's segments."""
+"""The estimated cost of a whole job, from its data, its groups and the ledger's segments. The ranges hold."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_the_whole_is_the_sum_of_its_parts() -> None:
     assert found.cost.low < found.cost.likely < found.cost.high
 
 
-def test_nothing_is_left_at_the_end() -> None:
+def test_at_the_end_no_cost_is_left_to_estimate() -> None:
     spent = Spent({"prefill": 1234.0, "train": 77.0}, Decimal("12.345678"), 500.0)
     over = Left(0, 0, 0, exactly(0.0))
     found = by_episodes("Running", PLAN, over, SOME, price, spent=spent, ahead=exactly(0.0))
@@ -200,7 +200,7 @@ def test_any_groups_make_a_range_in_order(
         assert Decimal(3) <= made.cost.low <= made.cost.likely <= made.cost.high
 
 
-def test_fewer_steps_are_left_to_drift_in() -> None:
+def test_a_range_narrows_as_fewer_steps_are_left() -> None:
     def width(steps: float) -> Decimal:
         left = Left(steps * 4, steps, 0, exactly(0.0))
         cost = by_episodes("Running", PLAN, left, SOME, price).cost
@@ -227,7 +227,7 @@ def test_a_group_that_is_given_up_is_paid_by_the_others() -> None:
     assert found.means["discarded"].value == pytest.approx(75.0)
 
 
-def test_what_never_happened_may_happen() -> None:
+def test_usage_that_was_never_seen_may_still_occur() -> None:
     found = by_episodes("Preflight", PLAN, after_preflight(PLAN), SOME, price)
     assert found.usage["discarded"].likely == 0
     assert found.usage["discarded"].high > 0
@@ -259,7 +259,7 @@ def test_accelerators_are_held_until_the_end() -> None:
     assert "acceleratorSeconds" in found.unpriced
 
 
-def test_accelerators_that_were_held_say_which_ones_they_are() -> None:
+def test_accelerators_are_named_by_those_held_so_far() -> None:
     held = {"acceleratorSeconds:H100": 300.0, "acceleratorSeconds:L4": 100.0}
     spent = Spent(held, seconds=50.0)
     found = by_episodes(
@@ -306,7 +306,7 @@ def test_a_restart_gets_the_same_numbers() -> None:
     assert (first.began, first.ended) == (second.began, second.ended)
 
 
-def test_a_group_that_is_withdrawn_is_discarded() -> None:
+def test_a_withdrawn_group_counts_as_discarded() -> None:
     whole_group = a_group("t0-000000", [1.0, 0.0])
     meant = [event.model_copy(update={"id": f"{event.id}/x"}) for event in billed([GROUPS[2]])]
     tally = Tally()
@@ -348,7 +348,7 @@ def test_recent_groups_weigh_more() -> None:
     assert 20 < tally.training(1).means["sample"].value < 24
 
 
-def test_steps_tell_training_tokens_and_pace() -> None:
+def test_training_tokens_and_pace_come_from_steps() -> None:
     tally = Tally()
     at = 1000.0
     for step, tokens in ((1, 100), (2, 300), (4, 200)):

@@ -1,4 +1,4 @@
-"""What a whole evaluation will cost: ranges in order that hold, and that close on the bill."""
+"""The estimated cost of a whole evaluation: ranges that hold, and that narrow to the bill."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def part(
 
 
 def used(tokens: float, of: Part) -> dict[str, float]:
-    """What a group used that computed so many tokens."""
+    """The usage of a group that computed so many tokens."""
     suffix = f":{of.model}" if of.model else ""
     by = {
         "servers": {
@@ -99,7 +99,7 @@ PARTS = st.builds(
 
 @st.composite
 def standings(draw: st.DrawFn) -> PartProgress:
-    """A part that has come anywhere, with whatever its groups used."""
+    """A part with any progress, and with any usage of its groups."""
     of = draw(PARTS)
     groups = [BilledGroup(used(each, of), 2) for each in draw(st.lists(AMOUNTS, max_size=6))]
     groups += [BilledGroup({"discarded": each}, 2) for each in draw(st.lists(AMOUNTS, max_size=2))]
@@ -208,7 +208,7 @@ def test_an_endpoints_prompt_is_split_as_servers_cache_it() -> None:
     assert computed / cached == pytest.approx(ratio)
 
 
-def test_others_tell_the_further_apart_they_are_the_less() -> None:
+def test_candidates_that_differ_tell_less_about_each_other() -> None:
     base, tuned, waits = part(), part("tuned"), part("waits")
     alike = [
         PartProgress(base, 0, played([400.0] * 9, base)),
@@ -255,7 +255,7 @@ def test_rows_already_played_do_not_estimate_a_suite() -> None:
     assert cost([done, PartProgress(suite, 20)]) == cost([PartProgress(suite, 20)])
 
 
-def test_rows_to_come_may_differ_from_those_before() -> None:
+def test_future_rows_may_differ_from_rows_so_far() -> None:
     of = part(groups=100)
     made = of_evaluation([PartProgress(of, 50, played([400.0] * 50, of))], price)
     few = of_evaluation([PartProgress(of, 1, played([400.0] * 99, of))], price)
@@ -263,7 +263,7 @@ def test_rows_to_come_may_differ_from_those_before() -> None:
     assert few.usage["evaluationPrefill"] == pytest.approx(Range(400 / ORDER, 400, 400 * ORDER))
 
 
-def test_what_has_no_price_or_is_not_known_is_named() -> None:
+def test_usage_without_a_price_or_count_is_named() -> None:
     judged = replace(part(), judged=True)
     far = part("other", sampled_by="endpoint", model="unheard")
     made = of_evaluation([PartProgress(judged, 50), PartProgress(far, 50)], price, sets=Sets(accelerators=2))

@@ -1,4 +1,4 @@
-"""How much of the reward within groups one number explains."""
+"""How much of the reward within groups a single number explains."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_differences_between_groups_teach_nothing() -> None:
     assert found["noise"] == pytest.approx(0.0, abs=1e-9)
 
 
-def test_what_never_differs_is_left_out() -> None:
+def test_a_number_that_never_differs_is_left_out() -> None:
     assert explained_variance([group([1.0, 1.0, 1.0], number=[0.0, 1.0, 2.0])]) == {}
     assert explained_variance([group([1.0, 0.0], number=[1.0, 0.0])]) == {}
     assert explained_variance([group([None, None, None], number=[0.0, 1.0, 2.0])]) == {}

@@ -1,4 +1,4 @@
-"""The catalogue of faults: its page is current, and a cluster has shown each fault in it."""
+"""The catalogue of faults: its page is up to date, and each fault in it was provoked on a cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headway_analysis.faults.definition import Fault, FaultKind, Stage
 
 ROOT = Path(__file__).resolve().parents[3]
 LONGEST = 25
-"""Words of a sentence."""
+"""Maximum words of a sentence."""
 EACH = pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 
 
@@ -28,7 +28,7 @@ def test_every_fault_is_provoked_on_a_cluster() -> None:
     assert names.keys() == PROVOKED.keys()
 
 
-def test_there_are_faults_of_each_kind_and_many_past_apply() -> None:
+def test_there_are_faults_of_each_kind_many_found_after_apply() -> None:
     assert len(FAULTS) >= 60
     assert len([fault for fault in FAULTS if fault.stage is not Stage.APPLY]) >= 25
     assert {fault.kind for fault in FAULTS} == set(FaultKind)

@@ -1,4 +1,4 @@
-"""What bounded values show at the least: Gaffke's bound, and the same counted by the recount."""
+"""Lower bounds for the mean of bounded values: Gaffke's bound, and the same in the recount."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_bound_of_a_rate_is_clopper_and_pearsons_lower_bound(rows: int, fail
 
 
 def drawn(values: Floats, weights: Floats, worst: float) -> float:
-    """The same from 200,000 random weights."""
+    """The same bound from 200,000 random weights."""
     exponential = np.random.default_rng(1).exponential(size=(200_000, len(values) + 1))
     sizes = exponential * np.append(weights, weights.max())
     return float(np.quantile(sizes @ np.append(values, worst) / sizes.sum(axis=1), 0.025))
@@ -50,7 +50,10 @@ def test_a_cluster_without_weight_does_not_count() -> None:
 
 
 def test_the_supposed_cluster_is_as_large_as_the_largest() -> None:
-    """One cluster has half of the weight, and might have failed."""
+    """The cluster that the bound adds.
+
+    One cluster has half of the weight, so the added one may be as large, and fail.
+    """
     weights = np.array([58.0] + [2.0] * 29)
     assert least_mean(np.ones(30), weights, 0.0) == pytest.approx(drawn(np.ones(30), weights, 0.0), abs=0.003)
     assert least_mean(np.ones(30), weights, 0.0) < 0.5 < least_mean(np.ones(30), np.ones(30), 0.0)

@@ -1,4 +1,4 @@
-"""The gate: its verdicts and its words."""
+"""The gate: its verdicts and its messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TURNS = RNG.normal(5, 1, ROWS)
 
 
 def rate(hits: int, rows: int = ROWS) -> Sample:
-    """The first rows succeed."""
+    """A sample in which the first rows succeed and the others fail."""
     return layout([1] * rows)((np.arange(rows) < hits).astype(float), True)
 
 
@@ -87,7 +87,7 @@ def test_the_whole_difference_interval_must_exceed_the_margin(
 @pytest.mark.parametrize(
     ("candidate", "baseline", "margin", "expected"),
     [
-        ("tuned", "base", 0.0, Verdict.PASSED),  # it takes one turn less
+        ("tuned", "base", 0.0, Verdict.PASSED),  # it needs one turn less
         ("base", "tuned", 0.5, Verdict.REFUSED),
         ("base", "tuned", 1.5, Verdict.PASSED),
         ("tuned", "twin", 0.1, Verdict.PASSED),
@@ -140,7 +140,7 @@ def test_candidates_without_a_common_row_are_too_few_rows() -> None:
 
 
 def calls(malformed: Floats, made: float = 5) -> Sample:
-    """A ratio: of so many calls in each row these were malformed."""
+    """A ratio: so many malformed calls of so many calls, in each row."""
     units = tuple((row, 0) for row in range(len(malformed)))
     return Sample(
         units, tuple(str(row) for row, _ in units), malformed, np.full(len(malformed), made), share=True
@@ -204,7 +204,7 @@ def test_without_tool_calls_a_candidate_has_no_failed_call_share(who: str) -> No
 
 @pytest.mark.parametrize(("value", "rows"), [(0.8, 48), (0.2, 48), (0.3, 10), (0.9, 30), (0.7, 20)])
 def test_rounding_does_not_put_a_mean_below_its_minimum(value: float, rows: int) -> None:
-    """numpy adds 48 times 0.8 up to less than 48 * 0.8."""
+    """numpy adds 48 times 0.8 to slightly less than 48 * 0.8."""
     samples = {"tuned": {"score": layout([1] * rows)(np.full(rows, value), True)}}
     spec = GateSpec("tuned", metric="score", minimum=value, minimum_of="Value")
     assert judge(spec, samples).verdict is Verdict.PASSED

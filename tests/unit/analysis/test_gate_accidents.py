@@ -1,4 +1,4 @@
-"""How often a gate promotes a candidate that is exactly at its bound: in at most 5 % of simulated runs."""
+"""How often a gate promotes a candidate exactly at its bound: in at most 5 % of simulated runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ SPEC = GateSpec("tuned", metric="success")
 
 @pytest.mark.parametrize("rows", [6, 10, 30, 54, 100, 400])
 def test_plain_rates_at_the_minimum_pass_in_at_most_5_percent(rows: int) -> None:
-    """Counted. Over all true rates, the worst is where a possible lower bound is just the minimum."""
+    """The share is exact, not simulated.
+
+    The worst true rate makes a possible lower bound equal the minimum.
+    """
     make = layout([1] * rows)
     floors = [estimate(make((np.arange(rows) < hits).astype(float), True)) for hits in range(rows + 1)]
     for hits, found in enumerate(floors):
@@ -54,7 +57,7 @@ def test_clustered_rates_at_the_minimum_pass_at_most_5_percent(
 def test_candidates_at_the_margin_pass_in_at_most_5_percent(
     rates: tuple[float, float], rows: int, tries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A margin below 0 is what `noWorse` asks."""
+    """`noWorse` corresponds to a margin below 0."""
     monkeypatch.setattr(differences, "RESAMPLES", 1)
     rng, make, promoted = np.random.default_rng(13), layout([1] * rows, tries), 0
     drawn = linked_chances(rng, rates, 0.3, rows, tries)
@@ -70,11 +73,11 @@ def test_candidates_at_the_margin_pass_in_at_most_5_percent(
 
 
 SOME = SETS // 4
-"""So few are promoted here that fewer sets tell."""
+"""Simulated data sets where few candidates are promoted, so fewer sets suffice."""
 
 
 def rare(rng: np.random.Generator, rows: int, tries: int, easy: float, failing: float) -> Floats:
-    """Successes where most rows are easy, and some always fail."""
+    """Successes for rows of which most are easy, and some always fail."""
     chance = np.where(rng.random((SOME, rows)) < failing, 0.0, easy)
     return flips(rng, np.repeat(chance, tries, axis=1))
 
@@ -82,8 +85,8 @@ def rare(rng: np.random.Generator, rows: int, tries: int, easy: float, failing: 
 @pytest.mark.parametrize(
     ("rows", "easy", "failing"), [(30, 0.97, 0.05), (30, 0.9, 0.05), (60, 0.9, 0.03), (30, 0.5, 0.3)]
 )
-def test_rows_that_always_fail_are_not_forgotten(rows: int, easy: float, failing: float) -> None:
-    """One sample of 30 rows in five has no row of a kind that is one in twenty."""
+def test_rows_that_always_fail_are_taken_into_account(rows: int, easy: float, failing: float) -> None:
+    """One in five samples of 30 rows has no row of a kind that is one in twenty."""
     make, promoted = layout([1] * rows, 8), 0
     for each in rare(np.random.default_rng(14), rows, 8, easy, failing):
         spec = replace(SPEC, minimum=easy * (1 - failing))
@@ -95,7 +98,7 @@ def test_rows_that_always_fail_are_not_forgotten(rows: int, easy: float, failing
     ("rows", "low", "high"), [(30, 0.2, 0.35), (60, 0.73, 0.87), (120, 0.97, 1.0)], ids=str
 )
 def test_more_rows_pass_the_same_candidate(rows: int, low: float, high: float) -> None:
-    """What docs/adr/0022 says that the bound costs."""
+    """docs/adr/0022 names this cost of the bound."""
     rng, make, promoted = np.random.default_rng(17), layout([1] * rows, 8), 0
     for each in flips(rng, chances(rng, 0.9, 0.3, [1] * rows, 8))[:SOME]:
         found = judge(replace(SPEC, minimum=0.8), {"tuned": {"success": make(each, True)}})
@@ -105,7 +108,7 @@ def test_more_rows_pass_the_same_candidate(rows: int, low: float, high: float) -
 
 
 def graded(rng: np.random.Generator, rows: int, zeros: float) -> Floats:
-    """Scores near 1, of which some are 0."""
+    """Scores near 1, with some zeros."""
     return np.where(rng.random((SOME, rows)) < zeros, 0.0, rng.uniform(0.97, 1, (SOME, rows)))
 
 
@@ -120,7 +123,7 @@ def test_scores_that_are_seldom_0_are_not_promoted_by_accident(zeros: float) -> 
 
 @pytest.mark.parametrize(("rows", "mean"), [(60, 0.94), (30, 0.9)])
 def test_seldom_negative_rewards_are_not_promoted_by_accident(rows: int, mean: float) -> None:
-    """Most samples have no reward of -1, and so look like shares."""
+    """Most samples have no reward of -1, and so look like shares in [0, 1]."""
     rng, make, promoted = np.random.default_rng(18), layout([1] * rows), 0
     spec = GateSpec("tuned", metric="reward", minimum=mean - 0.001, reward_range=(-1.0, 1.0))
     for each in np.where(rng.random((SOME, rows)) < (1 - mean) / 2, -1.0, 1.0):
@@ -130,7 +133,7 @@ def test_seldom_negative_rewards_are_not_promoted_by_accident(rows: int, mean: f
 
 
 @pytest.mark.parametrize(("rows", "zeros"), [(30, 0.02), (30, 0.05), (60, 0.05)])
-def test_a_loss_on_rare_rows_is_not_taken_for_no_worse(
+def test_a_loss_on_rare_rows_does_not_count_as_no_worse(
     rows: int, zeros: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(differences, "RESAMPLES", 1)
@@ -146,7 +149,7 @@ def test_a_loss_on_rare_rows_is_not_taken_for_no_worse(
 
 @pytest.mark.parametrize(("rows", "low", "high"), [(30, 0.15, 0.3), (100, 0.06, 0.15)])
 def test_rare_large_amounts_pass_a_gate_too_often(rows: int, low: float, high: float) -> None:
-    """A limit that docs/evaluation.md names: nothing bounds an amount, so a gate supposes no worse row."""
+    """docs/evaluation.md names this limit: amounts have no bound, so a gate assumes no worse row."""
     rng, make, promoted = np.random.default_rng(19), layout([1] * rows), 0
     spec = replace(SPEC, baseline="base", no_worse=[Bound("turns", 0.05 * 17)])
     for _ in range(SOME):
@@ -159,7 +162,7 @@ def test_rare_large_amounts_pass_a_gate_too_often(rows: int, low: float, high: f
 
 
 def large_clusters_fail(rng: np.random.Generator, sizes: list[int], failing: float) -> Floats:
-    """Successes where a cluster above the smallest size fails as a whole with this chance; others succeed."""
+    """Successes where a cluster above the smallest size fails as a whole with the chance `failing`."""
     chance = np.where(np.array(sizes) > min(sizes), failing, 0.0)
     fails = rng.random((SOME, len(sizes))) < chance
     return np.repeat(1.0 - fails, sizes, axis=1)
@@ -170,7 +173,10 @@ def large_clusters_fail(rng: np.random.Generator, sizes: list[int], failing: flo
 def test_failing_large_clusters_are_not_promoted_by_accident(
     large: int, size: int, failing: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many of these samples have no failure, so only the bound's further cluster tells how much one costs."""
+    """Many of these samples have no failure.
+
+    Only the cluster that the bound adds accounts for a failing one.
+    """
     monkeypatch.setattr(differences, "RESAMPLES", 1)
     sizes = [size] * large + [2] * (30 - large)
     make, lost = layout(sizes), failing * large * size / sum(sizes)
@@ -187,7 +193,10 @@ def test_failing_large_clusters_are_not_promoted_by_accident(
 
 @pytest.mark.parametrize(("clusters", "low", "high"), [(30, 0.15, 0.25), (60, 0.02, 0.08)])
 def test_clusters_larger_than_all_measured_can_mislead_a_gate(clusters: int, low: float, high: float) -> None:
-    """A limit that docs/evaluation.md names: one cluster in twenty has ten rows instead of two, and fails."""
+    """docs/evaluation.md names this limit.
+
+    One cluster in twenty has ten rows instead of two, and fails.
+    """
     rng, promoted = np.random.default_rng(21), 0
     spec = replace(SPEC, minimum=0.95 * 2 / (0.95 * 2 + 0.05 * 10))
     for _ in range(SOME):

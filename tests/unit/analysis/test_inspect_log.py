@@ -1,4 +1,4 @@
-"""Logs of Inspect AI, read back with its own reader and its own program."""
+"""Logs for Inspect AI, read back with its own reader and its own program."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_each_try_is_a_sample_of_its_row_and_epoch(log: EvalLog) -> None:
     assert log.eval.dataset.samples == job.ROWS
 
 
-def test_the_conversation_is_there_message_by_message(log: EvalLog) -> None:
+def test_a_log_has_the_conversation_message_by_message(log: EvalLog) -> None:
     for sample, (_, episode, _) in samples(log):
         assert [message.role for message in sample.messages] == [m["role"] for m in episode.messages]
         assert [message.text for message in sample.messages] == [m["content"] for m in episode.messages]
@@ -119,7 +119,7 @@ def test_the_head_has_the_reports_measures(log: EvalLog) -> None:
     assert usage.output_tokens == sum(each.sampled_tokens for each in job.tries()[NAME])
 
 
-def test_inspects_own_program_reads_it(path: Path) -> None:
+def test_inspects_own_program_reads_a_log(path: Path) -> None:
     command = [str(Path(sys.executable).with_name("inspect")), "log", "dump", str(path)]
     dumped = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=100).stdout)
     assert dumped["status"] == "success"
@@ -140,7 +140,7 @@ def test_a_candidate_that_failed_halfway_has_a_log_that_says_so(tmp_path: Path) 
 
 
 def episode(messages: list[dict[str, object]], undelivered: int = 0) -> EpisodeRecord:
-    """Three turns, of which one may not have reached the agent."""
+    """Three turns, of which one may not have been delivered to the agent."""
     found = next(e for _, e, _ in played() if len(e.turns) == 3)
     turns = [t.model_copy(update={"delivered": t.index >= undelivered}) for t in found.turns]
     return found.model_copy(update={"messages": messages, "turns": turns})

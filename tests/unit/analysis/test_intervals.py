@@ -1,4 +1,4 @@
-"""Intervals against oracles: scipy, plain matrices, and what must hold of every interval."""
+"""Intervals against oracles: scipy, full matrices, and properties of every interval."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_equal_clusters_give_students_interval_of_their_means(rows: list[list[fl
 
 
 def dense(sizes: list[int], values: Floats, correlation: float) -> tuple[float, float]:
-    """CR2 variance and Satterthwaite's degrees of freedom, by whole matrices, from their definition."""
+    """CR2 variance and Satterthwaite's degrees of freedom from their definition, with full matrices."""
     count = len(values)
     labels = np.repeat(np.arange(len(sizes)), sizes)
     design = np.ones((count, 1))
@@ -126,7 +126,7 @@ def test_try_order_and_cluster_names_do_not_change_the_interval(rows: list[list[
 
 
 @given(st.lists(st.sampled_from([0.0, 1.0]), min_size=4, max_size=30), st.integers(2, 8))
-def test_tries_that_only_repeat_add_no_certainty(values: list[float], tries: int) -> None:
+def test_tries_that_only_repeat_do_not_narrow_the_interval(values: list[float], tries: int) -> None:
     once = found(sample([[value] for value in values], share=True))
     repeated = found(sample([[value] * tries for value in values], share=True))
     assert once.low is not None

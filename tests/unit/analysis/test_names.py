@@ -1,4 +1,4 @@
-"""Names that others gave: no two become one in a metric's name, and none changes as others come and go."""
+"""Metric names made of names that users chose: no two collide, and none changes when others are added."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from headway_coordinator.metrics.evaluations import Publisher, metrics, shown_me
 
 
 @given(st.lists(st.text(max_size=80), unique=True, min_size=2, max_size=4))
-def test_no_two_names_become_one(names: list[str]) -> None:
+def test_no_two_names_make_the_same_metric(names: list[str]) -> None:
     for shown in (list(map(apart, names)), list(map(usable, names))):
         assert len(set(shown)) == len(names)
     assert all(len(apart(name)) <= NAME_LENGTH and len(usable(name)) <= 120 for name in names)
 
 
-def test_a_name_that_can_stand_as_it_is_does() -> None:
+def test_a_valid_name_is_kept() -> None:
     assert (apart("field_accuracy"), usable("refund, late"[:6])) == ("field_accuracy", "refund")
     assert apart("field accuracy") == "field_accuracy_2a5fcc2a"
 
@@ -67,7 +67,10 @@ def test_a_task_overwrites_no_metric_in_mlflow(task: str) -> None:
 
 @pytest.mark.parametrize("end", ["low", "high", "p_holm"])
 def test_a_metric_overwrites_no_end_of_an_interval_in_mlflow(end: str) -> None:
-    """An environment may report `risk` and `risk_low`; MLflow has the lower bound of `risk` by that name."""
+    """An environment may report `risk` and `risk_low`.
+
+    In MLflow the lower bound of `risk` is `risk_low` too.
+    """
     tries = {
         name: [
             dataclasses.replace(each, metrics={"risk": each.index / 4, f"risk_{end}": 70.0 + each.index})
@@ -85,7 +88,7 @@ def test_a_metric_overwrites_no_end_of_an_interval_in_mlflow(end: str) -> None:
 
 
 def test_the_suffix_of_a_metric_is_not_a_task() -> None:
-    """A metric of that form that is added later has to be added there too."""
+    """A metric of that form that is added later must be added to this test too."""
     found = evaluation(job.groups("base"), job.KS, job.THRESHOLD, "eval", max_turns=job.MAX_TURNS)
     measures = catalogue(job.tries()["base"], job.KS, priced(job.BOOK))
     parts = [name.split("/") for name in found]

@@ -1,4 +1,4 @@
-"""What makes two rows alike, and which ones are reported."""
+"""When two rows count as alike, and which rows are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`report.html`: what it says of runs that went well, collapsed, or have barely begun."""
+"""`report.html`: what it shows for runs that went well, collapsed, or have barely begun."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from headway_coordinator.spool import Spool
 
 
 class Read(HTMLParser):
-    """What a browser would make of a page: text, ids, and every address it names."""
+    """A page as a browser reads it: text, ids, scripts and all addresses."""
 
     def __init__(self, source: str) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Read(HTMLParser):
 
 
 class Tables(HTMLParser):
-    """The cells of a page's tables, by the name of the region that each is in."""
+    """The cells of a page's tables, by the name of the table's region."""
 
     def __init__(self, source: str) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class Tables(HTMLParser):
 
 
 def rows_of(page: str, table: str) -> list[list[str]]:
-    """The rows of the table with this title, without its head."""
+    """The rows of the table with this title, without its header."""
     return [row for row in Tables(page).rows[table] if row]
 
 
@@ -129,7 +129,7 @@ def test_the_page_links_only_to_itself(good_page: str) -> None:
     assert links <= set(found.ids), "every link leads somewhere"
 
 
-def test_what_a_stranger_wrote_is_text(good_page: str) -> None:
+def test_a_strangers_markup_is_shown_as_text(good_page: str) -> None:
     found = Read(good_page)
     assert found.scripts == 1, "the page's own"
     assert found.text.count(HOSTILE) > 10
@@ -199,7 +199,7 @@ def test_every_point_of_a_curve_is_the_metric_of_its_step(good: Made) -> None:
 def test_an_interval_is_that_of_an_evaluation() -> None:
     rows = [[1.0], [0.0], [1.0], [1.0], [0.0], [1.0], [1.0], [1.0], [0.0], [1.0]]
     low, high = curves.interval(rows) or (np.nan, np.nan)
-    # Wilson's interval of 7 in 10, by its formula.
+    # Wilson's interval of 7 successes in 10 tries, by its formula.
     z, n, share = 1.959964, 10, 0.7
     centre = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * np.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
@@ -387,7 +387,7 @@ def test_an_evaluation_has_its_table_gate_and_episodes(evaluated: RunFiles) -> N
 def test_the_page_accounts_for_step_time_and_holds_the_trace(good: Made, good_page: str) -> None:
     parsed = Read(good_page)
     assert re.search(r"step\s*seconds\s*where they went\s*accounted for\s*1\s*12\s*", parsed.text)
-    # Of the 12 s of a step, 9 s are a wait for an episode that samples for 2 s twice.
+    # Of the 12 s of a step, 9 s are a wait for an episode that samples twice for 2 s.
     [_, seconds, parts, known] = rows_of(good_page, "Time of a step")[0]
     assert (seconds, known) == ("12", "100.0%")
     assert set(parts.split(", ")) == {
@@ -432,7 +432,7 @@ def test_asked_steps_are_read_however_many_groups_they_have() -> None:
     [(13977, "13,977"), (10000.0, "10,000"), (999.96, "1000"), (0.012345, "0.01235"), (1e-9, "1e-09"),
      (-2500.4, "-2,500"), (1e30, "1e+30")],
 )  # fmt: skip
-def test_whole_digits_are_never_left_out(value: float, expected: str) -> None:
+def test_digits_before_the_point_are_never_rounded_away(value: float, expected: str) -> None:
     assert html.short(value) == expected
 
 
@@ -473,7 +473,7 @@ def test_metrics_of_a_step_that_was_taken_again_do_not_count(tmp_path: Path) -> 
     assert "training/entropy" in by_step[2], "the learner's own stand"
 
 
-def test_a_run_of_many_steps_has_a_page_too() -> None:
+def test_a_run_of_many_steps_has_a_page() -> None:
     names = [name for panel in curves.PANELS for name, _ in panel.names if not name.endswith("/")]
     found = {step: dict.fromkeys(names, step % 7 + 0.123456) for step in range(1, 20_001)}
     charts = curves.training(found, [])

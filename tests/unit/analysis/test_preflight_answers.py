@@ -1,4 +1,4 @@
-"""Checks of answers: what is right, what a guess scores, what a judge takes by mistake."""
+"""Checks of answers: which answer is right, what a guess scores, and what a judge accepts wrongly."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Row = Mapping[str, Any]
 
 
 def found(check: str, make: type[Environment] = Desk, baseline: Baseline | None = None) -> Finding:
-    """What a check says of an environment whose scripts are really played."""
+    """A check's finding about an environment, after its scripts were really played."""
     given = desk_baseline(make) if baseline is None else baseline
     return BY_ID[check].judge(given, play_all(lambda: make({}), BY_ID[check].scripts(given)))
 
@@ -76,12 +76,12 @@ def test_any_text_is_an_answer_of_some_kind(text: str) -> None:
 
 
 @given(st.dictionaries(st.text("abc", min_size=1), st.integers() | st.text("xyz"), min_size=1))
-def test_an_answer_that_is_written_again_says_the_same(fields: dict[str, Any]) -> None:
+def test_an_answer_written_again_has_the_same_meaning(fields: dict[str, Any]) -> None:
     text = f"<answer>{json.dumps(fields)}</answer>"
     assert parsed(parsed(text).text).fields == tuple(fields.items())
 
 
-def test_every_change_of_the_issue_is_made() -> None:
+def test_every_kind_of_mutant_is_made() -> None:
     answer = parsed(written({"action": "refund", "limit": 5}))
     others = {"action": ["refund", "repair"]}
     made = {mutant.label: mutant for mutant in mutants_of(answer, others, ["answer"])}
@@ -183,7 +183,7 @@ def test_a_judge_that_refuses_the_models_own_words_is_a_warning() -> None:
     assert "words around the answer are refused" in finding.observed
 
 
-def test_where_none_scores_full_labels_are_changed() -> None:
+def test_if_no_answer_scores_full_labels_are_mutated() -> None:
     assert found("scorer-mutants", Desk, desk_baseline(skill=-1.0)).verdict == "Pass"
     finding = found("scorer-mutants", AnyTagDesk, desk_baseline(AnyTagDesk, skill=-1.0))
     assert finding.verdict == "Fail"
@@ -202,7 +202,7 @@ def test_a_field_that_the_model_adds_need_not_be_judged() -> None:
 
 
 class Sum(Environment):
-    """Plain answers: the last number counts, as is usual of sums."""
+    """An environment with plain answers. The last number counts, as is usual for sums."""
 
     def reset(self, row: Row, seed: int) -> Observation:
         self.row = row
@@ -217,7 +217,7 @@ class Sum(Environment):
 
 
 class AnyNumber(Sum):
-    """Any number of the answer counts."""
+    """Any number in the answer counts."""
 
     def score(self, transcript: Transcript) -> float:
         return float(str(self.row["total"]) in re.findall(r"-?\d+", transcript.answer))
@@ -237,7 +237,7 @@ def adder(seed: int = 0) -> Policy:
     return policy
 
 
-def test_nothing_that_scores_full_leaves_nothing_to_change() -> None:
+def test_without_any_full_score_there_are_no_mutants() -> None:
     baseline = sample_of(lambda: Sum({}), sums(), lambda row, index: ((), "no idea"), 8)
     finding = found("scorer-mutants", Sum, baseline)
     assert (finding.verdict, finding.needs) == ("Unknown", 59)
@@ -249,7 +249,7 @@ def test_only_the_last_number_counts() -> None:
 
 
 class Word(Sum):
-    """Prose, in which one word must stand."""
+    """An environment with prose answers, in which one word must occur."""
 
     def score(self, transcript: Transcript) -> float:
         return float([each for each in ACTIONS if each in transcript.answer] == [self.row["total"]])
@@ -282,7 +282,7 @@ def test_a_judge_that_takes_any_number_is_lenient() -> None:
 
 
 class Ticket(Desk):
-    """The answer is a tool call that ends the episode."""
+    """An environment whose answer is a tool call that ends the episode."""
 
     def reset(self, row: Row, seed: int) -> Observation:
         self.given: Row = {}
@@ -302,7 +302,7 @@ class Ticket(Desk):
 
 
 class LenientTicket(Ticket):
-    """Only the action counts."""
+    """Only the action of the call counts."""
 
     def score(self, transcript: Transcript) -> float:
         return float(self.given.get("action") == self.row["expected"]["action"])
@@ -385,7 +385,7 @@ def test_labels_that_differ_by_a_sign_are_two() -> None:
 
 
 class CallPayingDesk(Desk):
-    """Every call is paid."""
+    """The reward pays for every call."""
 
     def reward(self, transcript: Transcript) -> Reward | float:
         return 0.7 * self.right(transcript) + 0.1 * min(3, len(transcript.calls))
@@ -467,8 +467,8 @@ def test_a_prompt_that_does_not_fit_is_reported(
     assert seen.examples
 
 
-def test_what_else_labels_hold_need_not_be_asked_for() -> None:
-    """The score looks at two of three fields: the third is a note on the row."""
+def test_further_fields_of_labels_need_not_be_asked_for() -> None:
+    """The score reads two of three fields. The third is a note on the row."""
 
     class NotedDesk(Desk):
         def score(self, transcript: Transcript) -> float:
@@ -562,7 +562,7 @@ def test_the_choices_of_a_prompt_are_not_a_leak() -> None:
 
 
 class Refunds(Environment):
-    """Judged by what its tool did; the last message is read by nobody."""
+    """An environment that is judged by its tool call. Nothing reads the last message."""
 
     def reset(self, row: Row, seed: int) -> Observation:
         self.row, self.done = row, list[str]()
@@ -582,7 +582,7 @@ class Refunds(Environment):
 
 
 class Lookups(Refunds):
-    """The same, of a tool that only reads."""
+    """The same with a tool that only reads."""
 
     @tool
     def get_weather(self, order: str) -> str:
@@ -592,7 +592,7 @@ class Lookups(Refunds):
 
 
 class Finished(Refunds):
-    """A call ends the episode, and what it says is read by nobody."""
+    """A call ends the episode, and nothing reads its text."""
 
     @tool
     def finish(self, code: str) -> Done:
@@ -601,14 +601,14 @@ class Finished(Refunds):
 
 
 class Anything(Refunds):
-    """Any episode is right."""
+    """Every episode is right."""
 
     def score(self, transcript: Transcript) -> float:
         return 1.0
 
 
 class Careless(Refunds):
-    """Any lane will do."""
+    """Every lane is right."""
 
     @tool
     def pay_back(self, order: str, lane: str) -> str:
@@ -618,7 +618,10 @@ class Careless(Refunds):
 
 
 def does(*names: str, **more: str) -> Policy:
-    """Calls the tools with the row's order, or wrongly now and then; its message is always the same."""
+    """A model that calls the tools with the row's order, sometimes wrongly.
+
+    Its message is always the same.
+    """
 
     def policy(row: Row, index: int) -> tuple[Sequence[Call], str | None]:
         order = row["order"] if index % 5 else "A-0"

@@ -1,4 +1,4 @@
-"""Every check: it is defined and documented, its scripts are bounded, and bad evidence does not break it."""
+"""Every check is defined and documented, has bounded scripts, and tolerates bad evidence."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def spec_fields() -> set[str]:
     return set(below(schema["properties"]["spec"], "spec"))
 
 
-def test_fields_to_change_are_fields_that_there_are() -> None:
+def test_fields_to_change_exist_in_the_spec() -> None:
     folder = ROOT / "analysis/headway_analysis/preflight"
     texts = [path.read_text() for path in folder.rglob("*.py")]
     named = {path for text in texts for path in re.findall(r"\bspec(?:\.[a-z][A-Za-z]*)+", text)}
@@ -85,7 +85,7 @@ def test_fields_to_change_are_fields_that_there_are() -> None:
     assert named - spec_fields() == set()
 
 
-def test_scripts_are_bounded_and_follow_scripts_that_there_are() -> None:
+def test_scripts_are_bounded_and_follow_existing_scripts() -> None:
     scripts = scripts_of(desk_baseline(rows=60, size=8))
     assert len(scripts) <= MAX_SCRIPTS
     labels = {(script.check, script.label) for script in scripts}
@@ -99,7 +99,7 @@ def test_scripts_and_findings_are_functions_of_the_evidence() -> None:
 
 
 @checks
-def test_nothing_measured_is_unknown(check: Check) -> None:
+def test_a_check_without_evidence_is_unknown(check: Check) -> None:
     baseline = a_baseline([])
     empty = replace(baseline, facts=replace(baseline.facts, rows=[]))
     assert list(check.scripts(empty)) == []
@@ -107,7 +107,7 @@ def test_nothing_measured_is_unknown(check: Check) -> None:
 
 
 def holds(finding: Finding, check: Check) -> None:
-    """What is so of every finding."""
+    """Check what must be true of every finding."""
     assert finding.check == check.id
     assert finding.verdict in get_args(Verdict)
     assert finding.observed
@@ -132,7 +132,7 @@ ROWS = st.dictionaries(st.sampled_from(["prompt", "expected", "id", "answer", "x
 
 @st.composite
 def baselines(draw: st.DrawFn) -> Any:
-    """Baselines of strange rows, conversations and numbers."""
+    """Baselines with strange rows, conversations and numbers."""
     count = draw(st.sampled_from([0, 3, 17]))
     sampled = []
     for number in range(count):

@@ -1,4 +1,4 @@
-"""Tasks of several kinds with which nothing is wrong: over ten seeds no check raises an alarm."""
+"""Tasks of several kinds without a fault: with ten seeds, no check raises an alarm."""
 
 from __future__ import annotations
 

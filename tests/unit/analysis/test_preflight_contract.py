@@ -1,4 +1,4 @@
-"""A contract is checked without searching in texts, and in a number of steps that is bounded."""
+"""Contracts are checked without a search in long texts, and in a bounded number of steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from headway_analysis.preflight.contract import read
 
 SEARCH = "^b"
-"""Who searches by it objects to TEXT; another expression could search for hours."""
+"""A pattern that TEXT does not match. Another pattern could search for hours."""
 TEXT = {"a": "a"}
 
 
@@ -48,7 +48,7 @@ def objection_to(answer: Any, schema: Mapping[str, Any], kind: str = "OpenAPI") 
     ],
 )
 @pytest.mark.parametrize("kind", DOCUMENTS)
-def test_a_contract_searches_in_no_text(kind: str, schema: Mapping[str, Any]) -> None:
+def test_a_contracts_patterns_search_no_text(kind: str, schema: Mapping[str, Any]) -> None:
     assert objection_to(TEXT, schema, kind) is None
 
 
@@ -59,7 +59,7 @@ def test_a_parameter_called_pattern_must_match_its_schema() -> None:
 
 
 @pytest.mark.timeout(60)
-def test_a_contract_that_doubles_at_each_step_is_given_up() -> None:
+def test_a_check_of_an_exponential_contract_is_given_up() -> None:
     doubled = {
         f"a{n}": {"allOf": [{"$ref": f"#/components/schemas/Case/$defs/a{n + 1}"}] * 2} for n in range(40)
     }

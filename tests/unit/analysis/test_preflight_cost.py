@@ -1,4 +1,4 @@
-"""What training will cost, by the tokens of the baseline and the prices of the bill."""
+"""The estimated cost of training, from the tokens of the baseline and the prices of the bill."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PRICES = DEFAULT.entries[0].prices.model_copy(update={"sandbox_seconds": "0"})
 
 
 def group(number: int, *rewards: float, judged: bool = False) -> list[Sampled]:
-    """Episodes of one group, each of one turn: 100 prompt tokens, 30 of them cached, and 20 sampled."""
+    """Episodes of one group, each with one turn: 100 prompt tokens, 30 of them cached, and 20 sampled."""
     asked = [JUDGED] if judged else []
     episodes = []
     for index, reward in enumerate(rewards):
@@ -35,7 +35,7 @@ def group(number: int, *rewards: float, judged: bool = False) -> list[Sampled]:
 
 
 def baseline(*groups: list[Sampled], prices: Prices | None = PRICES, **facts: object) -> Baseline:
-    """Of a job that trains as many episodes ten times over."""
+    """A baseline of a job that trains on ten times as many episodes."""
     found = [one for each in groups for one in each]
     more = {
         "group_size": 2,
@@ -131,7 +131,7 @@ def test_a_group_is_what_the_ledger_would_bill() -> None:
 
 
 def test_a_group_record_without_its_episodes_is_counted_by_them() -> None:
-    """As that of an author's own tests."""
+    """An author's own tests make such records."""
     found = [
         replace(one, group=one.group.model_copy(update={"episodes": []}))
         for each in (*TEACHING, *ALIKE)

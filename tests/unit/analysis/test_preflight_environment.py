@@ -1,4 +1,4 @@
-"""Checks of the environment: it is the same each time, keeps nothing, and is like production's."""
+"""Checks of the environment: it is deterministic, keeps nothing between episodes, and equals production's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOWHERE = Probe("metadata address", "169.254.169.254", reached=False, seconds_af
 
 
 def found(check: str, make: type[Environment] = Desk, baseline: Baseline | None = None) -> Finding:
-    """What a check says of an environment whose scripts are really played."""
+    """A check's finding about an environment, after its scripts were really played."""
     given = desk_baseline(make) if baseline is None else baseline
     scripts = BY_ID[check].scripts(given)
     return BY_ID[check].judge(given, play_all(lambda: make({}), scripts))
@@ -43,7 +43,7 @@ def test_an_environment_that_repeats_itself_is_deterministic() -> None:
     finding = found("deterministic")
     assert (finding.verdict, finding.value) == ("Pass", 0.0)
     assert finding.high is not None
-    assert 0.4 < finding.high < 0.5  # six pairs say no more
+    assert 0.4 < finding.high < 0.5  # six pairs show no more
 
 
 def test_a_tool_that_tells_the_time_is_named_with_a_diff() -> None:
@@ -77,7 +77,7 @@ def test_what_the_baseline_saw_is_compared_as_well() -> None:
     assert "--- baseline" in finding.examples[0].text
 
 
-def test_nothing_that_was_replayed_is_unknown() -> None:
+def test_without_a_replay_determinism_is_unknown() -> None:
     baseline = desk_baseline()
     lost = [PlayedScript(script, error="no sandbox") for script in deterministic.scripts(baseline)]
     finding = deterministic.judge(baseline, lost)
@@ -90,7 +90,7 @@ def test_a_tool_that_reads_is_known_by_its_name(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["send_mail", "get_next_page", "create_ticket", "checkout_now"])
-def test_a_tool_that_may_change_something_is_not_turned_round(name: str) -> None:
+def test_the_order_of_tools_that_may_write_is_not_reversed(name: str) -> None:
     assert not deterministic.reads(name)
 
 
@@ -101,7 +101,7 @@ def test_an_environment_without_shared_state_is_isolated() -> None:
     assert "1 destinations were tried, none reached" in finding.observed
 
 
-def test_a_network_that_no_probe_answered_of_is_unknown() -> None:
+def test_a_network_without_any_probes_answer_is_unknown() -> None:
     finding = found("isolated")
     assert finding.verdict == "Unknown"
     assert "No trace of 2 episodes was found in the episode after each" in finding.observed
@@ -121,7 +121,7 @@ def test_a_canary_of_another_episode_is_found() -> None:
 
 
 class RefundingDesk(Desk):
-    """What was refunded once stays so, for every episode."""
+    """A refund is visible to every later episode."""
 
     refunded: set[str] = set()  # noqa: RUF012
 
@@ -287,7 +287,7 @@ def test_a_baseline_episode_that_does_not_start_is_named() -> None:
 
 
 class MoodyDesk(Desk):
-    """Its judge never says the same number twice."""
+    """An environment whose judge never gives the same number twice."""
 
     asked = 0
 
@@ -324,7 +324,7 @@ def test_an_odd_schema_of_a_tool_leaves_canaries(schema: Mapping[str, Any]) -> N
     assert any(call.name == "put" for script in scripts for call in script.calls)
 
 
-def test_splits_of_nothing_are_unknown() -> None:
+def test_empty_splits_are_unknown() -> None:
     baseline = a_baseline([])
     nothing = replace(baseline, facts=replace(baseline.facts, rows=[]))
     assert BY_ID["splits"].judge(nothing, ()).verdict == "Unknown"

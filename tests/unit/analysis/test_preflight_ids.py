@@ -1,4 +1,4 @@
-"""The names of checks that a job's spec may say are those of the checks there are."""
+"""A job's spec may name exactly the checks that exist."""
 
 from __future__ import annotations
 

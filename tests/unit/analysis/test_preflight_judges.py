@@ -1,4 +1,4 @@
-"""How far a judge's answers vary: which questions are asked again, and the finding on the two answers."""
+"""How far a judge's answers vary: which questions are asked again, and the finding about both answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def question(text: Any = "Grade this.", judge: str = "style", schema: Any = None
 
 
 def found(*answers: Sequence[Any], judge: str = "style", **more: Any) -> Finding:
-    """The finding on pairs of answers, each to a question of its own."""
+    """The finding about pairs of answers, each pair to a question of its own."""
     asked = [AskedTwice(question(at, judge), tuple(pair)) for at, pair in enumerate(answers)]
     return of([*asked, *more.get("others", ())])
 
@@ -34,7 +34,7 @@ def of(asked: Sequence[AskedTwice], judged: bool = True) -> Finding:
 
 
 def baseline_of(*asked: Sequence[JudgeQuestion], size: int = 2) -> Baseline:
-    """An episode for each, in groups."""
+    """A baseline with an episode for each of these judgements, in groups."""
     return a_baseline(
         a_sample(an_episode(group=at // size, index=at % size), questions=each)
         for at, each in enumerate(asked)
@@ -77,7 +77,7 @@ def test_a_boolean_is_not_compared_as_a_number() -> None:
     assert not any("mean difference" in name for name, _ in finding.numbers)
 
 
-def test_a_field_that_lacks_differs() -> None:
+def test_a_missing_field_counts_as_different() -> None:
     assert found(*[({"a": 1, "b": [1, {"c": 2}]}, {"a": 1, "b": [1]})] * QUESTIONS).value == 1.0
 
 
@@ -110,7 +110,7 @@ def test_a_judge_that_did_not_answer_is_named() -> None:
     assert "1 questions were not answered twice" in some.observed
 
 
-def test_each_question_is_asked_again_once_and_so_many_a_judge() -> None:
+def test_each_question_is_asked_again_once_up_to_a_limit() -> None:
     asked = [[question(at), question(at, "other")] for at in range(30)]
     chosen = questions(baseline_of(*asked, *asked))
     assert len(chosen) == 2 * QUESTIONS
@@ -118,7 +118,7 @@ def test_each_question_is_asked_again_once_and_so_many_a_judge() -> None:
     assert len(set(texts)) == len(texts)
 
 
-def test_questions_are_of_as_many_rows_as_there_are() -> None:
+def test_questions_come_from_as_many_rows_as_possible() -> None:
     asked = [[question(f"{row}/{index}")] for row in range(12) for index in range(4)]
     chosen = [one.messages[0]["content"] for one in questions(baseline_of(*asked, size=4))]
     assert {text.split("/")[0] for text in chosen} == {str(row) for row in range(12)}

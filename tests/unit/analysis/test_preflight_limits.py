@@ -38,7 +38,7 @@ def judged(check: str, baseline: Baseline) -> Finding:
 def ended(
     cut: int, turns: Callable[[], Sequence[Turn]], outcome: Outcome = Outcome.TRUNCATED, total: int = 104
 ) -> Baseline:
-    """A baseline of which so many episodes were cut off."""
+    """A baseline in which so many episodes were truncated."""
     made = []
     for number in range(total):
         odd = number < cut
@@ -145,7 +145,7 @@ def test_the_longest_episode_must_fit() -> None:
 
 
 def calls(readable: int, malformed: int, text: str = "") -> Baseline:
-    """Episodes of one turn each: a call that was read, or one that was not."""
+    """Episodes of one turn each, with a call that was read or one that was not."""
     made = []
     for number in range(readable + malformed):
         bad = number < malformed
@@ -170,7 +170,7 @@ def test_two_bad_calls_of_eight_are_not_a_sure_share() -> None:
     assert judged("tool-calls-parse", calls(8, 4)).verdict == "Warn"
 
 
-def test_calls_that_nobody_reads_name_a_parser_that_does() -> None:
+def test_unread_calls_name_a_parser_that_reads_them() -> None:
     finding = judged("tool-calls-parse", calls(20, 40))
     assert finding.verdict == "Fail"
     assert finding.value == pytest.approx(2 / 3)

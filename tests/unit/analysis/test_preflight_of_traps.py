@@ -1,4 +1,4 @@
-"""What seeded faults taught the preflight's checks: each case is one that a trap, or a clean task, showed."""
+"""Cases that seeded faults or clean tasks showed the preflight's checks."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ Row = Mapping[str, Any]
 
 
 def found(check: str, make: type[Environment], baseline: Baseline) -> Finding:
-    """What a check says of an environment whose scripts are really played."""
+    """A check's finding about an environment, after its scripts were really played."""
     return BY_ID[check].judge(baseline, play_all(lambda: make({}), BY_ID[check].scripts(baseline)))
 
 
 class AuditedDesk(Desk):
-    """The first call has the whole label, as a text within its answer."""
+    """The first call returns the whole label, inside a text of its answer."""
 
     def case(self) -> dict[str, Any]:
         return {**super().case(), "audit": json.dumps(self.row["expected"])}
 
 
 class DottedDesk(Desk):
-    """The prompt's example has dots for values, and lacks a field that is named elsewhere."""
+    """The prompt's example has dots as values, and lacks a field that the prompt names elsewhere."""
 
     def prompt(self) -> str:
         example = '<answer>{"action": "..."}</answer>'
@@ -48,14 +48,14 @@ class KeywordDesk(Desk):
 
 
 class NotedDesk(Desk):
-    """The first call has a text that begins like JSON and is none."""
+    """The first call returns a text that begins like JSON but is not JSON."""
 
     def case(self) -> dict[str, Any]:
         return {**super().case(), "note": "{see the file", "list": "[1, 2]"}
 
 
 class CurtDesk(Desk):
-    """The prompt says that there are to be no words around the answer."""
+    """The prompt forbids words around the answer."""
 
     def prompt(self) -> str:
         return f"{PROMPT}\nAnswer with nothing but that."
@@ -81,7 +81,7 @@ def test_words_may_be_refused_where_the_prompt_says_so() -> None:
     assert found("scorer-mutants", CurtDesk, baseline).verdict == "Pass"
 
 
-def test_dots_in_a_values_place_leave_no_field_out() -> None:
+def test_dots_as_a_value_leave_no_field_out() -> None:
     finding = found("prompt-labels", DottedDesk, desk_baseline(DottedDesk, skill=0.3))
     assert finding.verdict in ("Warn", "Fail")
     assert "the example in the prompt omits it" in finding.observed
@@ -97,7 +97,7 @@ def test_dots_in_a_values_place_leave_no_field_out() -> None:
         ('<a>{"b": "...", ...}</a>', True),
     ],
 )
-def test_an_example_leaves_fields_out_by_dots_of_their_own(shown: str, elided: bool) -> None:
+def test_an_example_may_leave_fields_out_with_dots(shown: str, elided: bool) -> None:
     assert prompt_labels._elided(shown) is elided
 
 

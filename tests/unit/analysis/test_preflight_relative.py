@@ -1,4 +1,4 @@
-"""Where `group_reward` pays, a script has no reward: the score alone decides, and the rest is unknown."""
+"""With `group_reward`, a script has no reward. The score alone decides, and the rest is unknown."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ NOT_KNOWN = "is not known: group_reward compares"
 
 
 def found(check: str, make: type[Environment], relative: bool = True) -> Finding:
-    """What a check says of an environment whose scripts are really played."""
+    """A check's finding about an environment, after its scripts were really played."""
     given = desk_baseline(make)
     given = replace(given, facts=replace(given.facts, relative=relative))
     return BY_ID[check].judge(given, play_all(lambda: make({}), BY_ID[check].scripts(given)))
 
 
 class SilencePayingDesk(Desk):
-    """An episode without an answer earns most of it, and scores nothing."""
+    """An episode without an answer earns the most, and scores 0."""
 
     def reward(self, transcript: Transcript) -> Reward | float:
         return 0.1 * self.right(transcript) + 0.9 * (not transcript.answer)

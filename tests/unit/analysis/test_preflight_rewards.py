@@ -1,4 +1,4 @@
-"""Checks of reward and success: a foothold, a range, variance, and agreement with the external score."""
+"""Checks of reward and success: a foothold, the range, variance, and agreement with the external score."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Values = Sequence[tuple[float, float]]
 
 
 def judged(check: str, baseline: Baseline) -> Finding:
-    """What a check says of a baseline alone."""
+    """A check's finding about a baseline alone."""
     return BY_ID[check].judge(baseline, ())
 
 
 def binary(successes: Sequence[int], size: int = 8) -> Baseline:
-    """So many successes in each group, paid as they score."""
+    """A baseline with so many successes in each group, whose rewards equal the scores."""
     return of_values([[(float(at < good),) * 2 for at in range(size)] for good in successes])
 
 
@@ -60,7 +60,7 @@ def test_few_failures_alone_are_a_warning() -> None:
     assert finding.verdict == "Warn"
 
 
-def test_failures_of_few_rows_are_a_warning_however_many() -> None:
+def test_any_number_of_failures_of_few_rows_is_a_warning() -> None:
     assert judged("foothold", binary([0] * 7, size=32)).verdict == "Warn"
 
 
@@ -70,7 +70,7 @@ def test_a_model_that_always_succeeds_fails() -> None:
     assert judged("foothold", binary([8] * 10 + [4] * 3)).verdict == "Pass"
 
 
-def test_successes_of_few_rows_are_a_warning_however_many() -> None:
+def test_any_number_of_successes_of_few_rows_is_a_warning() -> None:
     assert judged("foothold", binary([32] * 11, size=32)).verdict == "Warn"
     assert judged("foothold", binary([32] * 12, size=32)).verdict == "Fail"
 
@@ -155,7 +155,7 @@ def test_a_lost_sandbox_says_nothing_of_the_reward() -> None:
         ("ConnectionError: http://scores/reward", None),
     ],
 )
-def test_what_others_did_does_not_blame_the_reward(error: str, cause: str | None) -> None:
+def test_errors_of_other_parts_do_not_blame_the_reward(error: str, cause: str | None) -> None:
     lost = a_sample(an_episode(reward=None, error=error, cause=cause))
     good = [a_sample(an_episode(group=group)) for group in range(1, 3)]
     baseline = a_baseline([lost, *good])
@@ -166,7 +166,7 @@ def test_what_others_did_does_not_blame_the_reward(error: str, cause: str | None
 
 
 @pytest.mark.parametrize("size", [15, 16, 32, 64])
-def test_a_warning_of_few_groups_says_what_would_do(size: int) -> None:
+def test_a_warning_of_few_groups_says_how_many_suffice(size: int) -> None:
     groups = 100 // size
     rows = [{"prompt": f"question {number}"} for number in range(50)]
     for check, values in (
@@ -249,7 +249,7 @@ def test_a_reward_that_is_turned_round_fails() -> None:
     assert finding.verdict == "Fail"
     assert "Failures surely earn more than successes" in finding.observed
     lowest = judged("scorer-agrees", of_values([[(0.0, 1.0), (0.6, 0.0)] * 4] * 13))
-    assert (lowest.verdict, lowest.value) == ("Fail", 0.0)  # no reward is a full one
+    assert (lowest.verdict, lowest.value) == ("Fail", 0.0)  # no episode has the full reward
 
 
 def test_two_odd_episodes_of_many_are_not_a_failure() -> None:

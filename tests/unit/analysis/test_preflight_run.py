@@ -1,4 +1,4 @@
-"""A preflight as a whole: what stops the job, the report, and clean tasks that raise no alarm."""
+"""The preflight as a whole: what stops a job, its report, and clean tasks that raise no alarm."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def raising(*given: object) -> Any:
     [replace(BY_ID["foothold"], scripts=raising), replace(BY_ID["foothold"], judge=raising)],
     ids=["scripts", "judge"],
 )
-def test_a_check_that_fails_itself_is_unknown(broken: Check) -> None:
+def test_a_check_that_raises_an_error_is_unknown(broken: Check) -> None:
     checks, baseline = (broken, BY_ID["reward-range"]), desk_baseline()
     scripts = scripts_of(baseline, checks=checks)
     assert scripts

@@ -30,13 +30,13 @@ def test_a_share_of_nothing_says_nothing() -> None:
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.05, 0.1, 0.2])
-def test_enough_without_is_the_smallest_number_of_trials(rate: float) -> None:
+def test_enough_without_a_hit_is_the_fewest_trials_needed(rate: float) -> None:
     enough = shares.enough_without(rate)
     assert (1 - rate) ** enough <= 0.05 < (1 - rate) ** (enough - 1)
 
 
 @pytest.mark.parametrize("rate", [0.5, 0.6, 0.9])
-def test_enough_with_is_the_smallest_number_of_hits(rate: float) -> None:
+def test_enough_with_is_the_fewest_trials_that_are_all_hits(rate: float) -> None:
     enough = shares.enough_with(rate)
     assert shares.share(enough, enough).low > rate >= shares.share(enough - 1, enough - 1).low
 
@@ -60,7 +60,7 @@ def test_a_quantile_is_one_of_the_values(values: list[float], part: float) -> No
 
 
 def reached(rate: float, evidence: Callable[[int, int], float], limit: int) -> float:
-    """The exact chance that evidence is ever certain within so many trials, looked at after each."""
+    """The exact chance that evidence becomes certain within `limit` trials, if tested after each trial."""
     chances, stopped = {0: 1.0}, 0.0
     for total in range(1, limit + 1):
         after: dict[int, float] = {}
@@ -81,16 +81,16 @@ def always(hits: int, total: int) -> float:
 
 
 @pytest.mark.parametrize("rate", [RARELY, 0.08, 0.2])
-def test_looking_after_each_episode_raises_no_error_of_never(rate: float) -> None:
+def test_repeated_looks_keep_the_error_rate_of_never(rate: float) -> None:
     assert reached(rate, never, 300) <= shares.ALPHA
 
 
 @pytest.mark.parametrize("rate", [NEARLY_ALWAYS, 0.85, 0.6])
-def test_looking_after_each_episode_raises_no_error_of_always(rate: float) -> None:
+def test_repeated_looks_keep_the_error_rate_of_always(rate: float) -> None:
     assert reached(rate, always, 300) <= shares.ALPHA
 
 
-def test_evidence_finds_what_is_so() -> None:
+def test_evidence_finds_a_true_hypothesis() -> None:
     assert reached(0.0, never, 59) == 1.0
     assert reached(0.99, always, 100) > 0.8
 

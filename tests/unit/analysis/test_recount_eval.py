@@ -1,4 +1,4 @@
-"""The recount of an evaluation: it finds every number of report, status and /metrics, and every wrong one."""
+"""The recount of an evaluation: it checks every number of report, status and /metrics, and finds errors."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def report() -> dict[str, Any]:
 
 
 def state() -> EvalState:
-    """The driver's state at the end."""
+    """The evaluation driver's state at the end."""
     candidates = {}
     for name, of in job.tries().items():
         rows: dict[int, list[Try]] = {}
@@ -72,7 +72,7 @@ def status() -> dict[str, Any]:
 
 
 def metrics() -> str:
-    """What /metrics answers at the end."""
+    """The text of /metrics at the end."""
     compared, found, days = job.compared(), state(), job.days()
     cost = float(usage(days, job.BOOK, date(2026, 1, 2)).cost or 0)
 
@@ -85,7 +85,7 @@ def metrics() -> str:
 
 
 def test_the_recount_runs_over_files(tmp_path: Path, report: dict[str, Any]) -> None:
-    """With what `kubectl get` and /metrics show."""
+    """The files include what `kubectl get` and /metrics show."""
     files = {
         "results.parquet": parquet(table(job.tries(), priced(job.BOOK))),
         "report.json": json.dumps(report).encode(),
@@ -152,9 +152,7 @@ def test_a_wrong_number_in_the_status_is_found(
     assert named in {text.partition(":")[0] for text in counted.wrong}
 
 
-def test_a_number_of_four_digits_that_ends_in_0_is_held_at_four(
-    recount: ModuleType, report: dict[str, Any]
-) -> None:
+def test_a_trailing_0_counts_among_four_digits(recount: ModuleType, report: dict[str, Any]) -> None:
     counted = recount.Recount(lines(), report)
     for printed, number in [("0.5", 0.50004), ("12", 12.00004), ("0.1234", 0.12344), (None, None)]:
         counted.rounded("right", printed, number)
@@ -194,7 +192,7 @@ def mean_score(tries: Sequence[Try]) -> float:
 
 @pytest.mark.parametrize("lost", [0, 12], ids=["the best", "the best of those that lost few"])
 def test_without_a_gate_the_best_candidate_is_the_headline(recount: ModuleType, lost: int) -> None:
-    """One that lost over 0.05 more of its tries than another comes last, whatever it scored."""
+    """A candidate that lost over 0.05 more of its tries than another is ranked last, whatever its score."""
     tries = {name: [*of] for name, of in job.tries().items()}
     *_, second, best = sorted(job.CHANCE, key=lambda name: mean_score(tries[name]))
     for at in [at for at, each in enumerate(tries[best]) if each.scored][:lost]:
@@ -330,7 +328,7 @@ def test_a_wrong_try_is_found(recount: ModuleType, report: dict[str, Any]) -> No
 
 
 def without_a_gate(tries: Mapping[str, Sequence[Try]], book: PriceBook = job.BOOK) -> dict[str, Any]:
-    """The report of these tries in a job that has no gate."""
+    """The report on these tries in a job that has no gate."""
     run = job.finished()
     found = run.job.model_copy(update={"spec": run.job.spec.model_copy(update={"gate": None})})
     standings = [dataclasses.replace(each, tries=tries[each.name]) for each in run.standings]
@@ -339,7 +337,7 @@ def without_a_gate(tries: Mapping[str, Sequence[Try]], book: PriceBook = job.BOO
 
 
 def of(keep: Any, **place: Any) -> dict[str, list[Try]]:
-    """Some of the tries, with other places."""
+    """Some of the tries, moved to other places."""
     return {
         name: [
             dataclasses.replace(each, place=dataclasses.replace(each.place, **place))
@@ -408,7 +406,7 @@ def test_the_recount_judges_as_the_gate_does(
 
 
 def test_the_recount_counts_usage_of_no_try_and_of_other_models(recount: ModuleType) -> None:
-    """On a day at other prices, by a model of its own."""
+    """This usage is billed on a day with other prices, and by another model."""
     more = {"discarded": 5_000.0, "endpointSample:frontier": 700.0, "acceleratorSeconds:gpu": 30.0}
     run = dataclasses.replace(job.finished(), book=job.BOOK.of("frontier"))
     days = {**run.days, date(2026, 1, 1): {**run.days.get(date(2026, 1, 1), {}), **more}}
@@ -432,7 +430,7 @@ def test_the_recount_counts_usage_of_no_try_and_of_other_models(recount: ModuleT
 @pytest.mark.ci
 @pytest.mark.parametrize("book", [job.BOOK, DEFAULT], ids=["priced", "unpriced"])
 def test_the_recount_agrees_where_costs_are_unknown(recount: ModuleType, book: PriceBook) -> None:
-    """An answer that was not counted, and classes without a price."""
+    """One answer has no token count, and some classes have no price."""
     one, *others = job.tries()["reference"]
     tries = {**job.tries(), "reference": [dataclasses.replace(one, uncounted_turns=1), *others]}
     counted = recount.Recount(lines(tries, book), without_a_gate(tries, book))

@@ -1,4 +1,4 @@
-"""What was changed so far, read from records: restarts at any point, steps taken again, two coordinators."""
+"""The remedies so far, read from records, with restarts, repeated steps and two coordinators."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def test_nothing_is_decided_while_a_decision_is_pending() -> None:
     assert decide(story.now()) is None
 
 
-def test_steps_that_are_taken_again_have_their_old_decisions() -> None:
-    """The learner died, and resumed before the remedy's step."""
+def test_repeated_steps_have_their_old_decisions() -> None:
+    """The learner died, and resumed at a checkpoint from before the remedy's step."""
     story = Story().train(30).raise_(S.GROUPS_UNIFORM)
     first = decide(story.now())
     story.carry_out(first).train(2)
@@ -54,7 +54,7 @@ def test_steps_that_are_taken_again_have_their_old_decisions() -> None:
 
 
 def test_a_replaced_coordinators_decision_has_no_effect() -> None:
-    """Its step was taken with groups. Its number is not given again."""
+    """Its step was trained with groups instead. Its number is not used again."""
     story = Story().train(30).raise_(S.GROUPS_UNIFORM)
     story.decisions.append(a_decision(1, 5))
     found = story.now().course
@@ -89,7 +89,7 @@ def test_what_a_person_ordered_is_known_by_its_words() -> None:
     assert "LargerBatch" not in story.now().course.orders, "another coordinator trained that step"
 
 
-def test_a_watch_that_was_over_stays_over() -> None:
+def test_a_finished_watch_stays_finished() -> None:
     story = Story().train(30).raise_(S.GROUPS_UNIFORM)
     story.carry_out(decide(story.now())).train(25, 0.8).calm()
     kept = decide(story.now())

@@ -1,4 +1,4 @@
-"""What is changed, when, and what is done when the watch is over: situations and their decisions."""
+"""Which remedy is decided and when, and what follows its watch: situations and their decisions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def remedy(found: object) -> str | None:
 
 
 def collapsed(**changes: Any) -> Story:
-    """Validated well at step 20, and nothing earned since step 60."""
+    """A job that validated well at step 20, and has had no reward since step 60."""
     story = Story(acting(a_spec(), **changes))
     return story.train(20, 0.6).validate(0.8).train(40, 0.6).train(10, 0.02).raise_(S.REWARD_COLLAPSED)
 
@@ -78,7 +78,7 @@ def test_no_rollback_if_no_step_was_surely_better() -> None:
     assert taken(decide(story.now())).directive.restore == [20], "held-out rows tell as well"
 
 
-def test_only_better_steps_come_and_in_order() -> None:
+def test_only_better_steps_are_offered_in_order() -> None:
     story = Story().train(5, 0.1).validate(0.1).train(5, 0.1)
     story.train(20, 0.6).validate(0.7).train(30, 0.6).validate(0.9)
     story.train(20, 0.1).raise_(S.REWARD_COLLAPSED)
@@ -150,7 +150,9 @@ APPLIES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("name", "algorithm", "brings"), APPLIES)
-def test_what_each_remedy_brings(name: str, algorithm: dict[str, Any], brings: dict[str, Any]) -> None:
+def test_each_remedy_changes_its_settings(
+    name: str, algorithm: dict[str, Any], brings: dict[str, Any]
+) -> None:
     given = {"loss": "cispo", "groupSize": 8, "maxStepsOffPolicy": 3} | algorithm
     of = a_spec().model_copy(update={"algorithm": type(a_spec().algorithm)(**{"batchSize": 2} | given)})
     story = Story(acting(of, remedies=(name,))).train(30).raise_(S.GROUPS_UNIFORM)
@@ -171,7 +173,7 @@ def test_what_each_remedy_brings(name: str, algorithm: dict[str, Any], brings: d
         ("ReferenceKl", {"kl": {"coefficient": 0.1}}),
     ],
 )
-def test_what_does_not_apply_is_left_out(name: str, algorithm: dict[str, Any]) -> None:
+def test_a_remedy_that_does_not_apply_is_left_out(name: str, algorithm: dict[str, Any]) -> None:
     given = {"loss": "cispo", "groupSize": 8, "maxStepsOffPolicy": 3, "batchSize": 2} | algorithm
     of = a_spec().model_copy(update={"algorithm": type(a_spec().algorithm).model_validate(given)})
     story = Story(acting(of, remedies=(name,))).train(30).raise_(S.GROUPS_UNIFORM)
@@ -204,7 +206,7 @@ def test_nothing_else_is_changed_while_a_remedy_is_watched() -> None:
     assert decide(story.now()) is not None
 
 
-def test_what_helped_is_kept_and_the_numbers_say_why() -> None:
+def test_a_remedy_that_helped_is_kept_with_its_numbers() -> None:
     story = uniform()
     story.carry_out(decide(story.now())).train(WATCH, 0.7).calm()
     found = decide(story.now())
@@ -218,7 +220,7 @@ def test_what_helped_is_kept_and_the_numbers_say_why() -> None:
     assert (entry.state, entry.ended) == ("Kept", 56)
 
 
-def test_what_did_not_help_is_taken_back_and_the_next_is_tried() -> None:
+def test_a_remedy_that_did_not_help_is_undone_for_the_next() -> None:
     story = uniform()
     story.carry_out(decide(story.now())).train(WATCH)
     undo = taken(decide(story.now()))
@@ -236,7 +238,7 @@ def test_what_did_not_help_is_taken_back_and_the_next_is_tried() -> None:
     assert following.in_force == InForce(number=3, batch_size=4)
 
 
-def test_what_cleared_the_sign_and_cost_reward_is_taken_back() -> None:
+def test_a_remedy_that_cost_reward_is_undone() -> None:
     story = uniform()
     story.carry_out(decide(story.now())).train(WATCH, 0.2).calm()
     found = taken(decide(story.now()))
@@ -244,7 +246,7 @@ def test_what_cleared_the_sign_and_cost_reward_is_taken_back() -> None:
     assert "the reward moved by -0.298 (-0.3062 to -0.2898)" in found.why
 
 
-def test_what_cleared_the_sign_but_cost_held_out_rows_is_undone() -> None:
+def test_a_remedy_that_cost_held_out_reward_is_undone() -> None:
     story = Story().train(30).validate(0.8).raise_(S.GROUPS_UNIFORM)
     story.carry_out(decide(story.now())).train(WATCH).validate(0.5).calm()
     found = taken(decide(story.now()))
@@ -299,7 +301,7 @@ def test_a_job_without_validations_does_not_wait_for_one() -> None:
     assert taken(decide(story.now())).directive.undo
 
 
-def test_no_more_is_changed_than_the_job_allows() -> None:
+def test_a_job_has_no_more_remedies_than_it_allows() -> None:
     story = uniform(max_remedies=2)
     for _ in range(2):
         story.carry_out(decide(story.now())).train(WATCH)
@@ -340,7 +342,7 @@ def gone_back() -> Story:
     return story.carry_out(decide(story.now())).train(5, 0.6).calm()
 
 
-def test_where_going_back_helped_nothing_else_is_changed() -> None:
+def test_after_a_rollback_that_helped_nothing_else_changes() -> None:
     story = gone_back().train(WATCH - 5, 0.6)
     found = decide(story.now())
     assert isinstance(found, Kept)
@@ -361,7 +363,7 @@ def test_a_returning_sign_rolls_back_and_changes_a_setting() -> None:
 
 
 def test_a_sign_that_was_never_gone_is_not_one_that_came_back() -> None:
-    """The windows of signals still hold steps from before."""
+    """The signals' windows still contain steps from before."""
     story = collapsed()
     story.carry_out(decide(story.now())).train(5, 0.6)
     assert decide(story.now()) is None
@@ -375,7 +377,7 @@ def test_a_collapse_after_a_kept_rollback_rolls_back_too() -> None:
 
 
 def test_results_from_before_a_rollback_make_no_step_better() -> None:
-    """Neither its last validation nor its last rewards describe the weights after the rollback."""
+    """The last validation and the last rewards do not describe the weights after the rollback."""
     story = Story().train(20, 0.6).validate(0.8).train(40, 0.6).train(10, 0.02).validate(0.1)
     story.raise_(S.REWARD_COLLAPSED)
     story.carry_out(decide(story.now())).train(WATCH, 0.6).calm()
@@ -482,7 +484,7 @@ def test_an_order_to_go_back_names_other_steps_than_the_newest() -> None:
     assert taken(obey("RollBack", story.now())).directive.restore == [5]
 
 
-def test_going_back_by_hand_does_not_have_later_remedies_go_back() -> None:
+def test_an_ordered_rollback_sets_no_step_for_later_remedies() -> None:
     story = Story(acting(a_spec(), remedies=("OnPolicy", "RollBack"))).train(20, 0.6).validate(0.8)
     story.train(5, 0.02)
     story.carry_out(obey("RollBack", story.now())).train(WATCH, 0.6)

@@ -1,4 +1,4 @@
-"""What is changed against old tokens stays: signals, watch and policy together."""
+"""OnPolicy against stale tokens is kept: signals, watch and policy together."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from headway_api.signals import SignalName as S
 
 
 class Watched(Story):
-    """A story whose sign is judged by the watch, from the age of its tokens."""
+    """A story whose signal comes from a real watch, by the age of the tokens."""
 
     def __init__(self) -> None:
         super().__init__()
         self.watch = Watch(Job(0.0, 1.0, self.spec.algorithm.max_steps_off_policy))
 
     def age(self, steps: int, lag: float | None) -> Watched:
-        """Take steps on tokens so old; with None, no metric gives their age."""
+        """Take steps on tokens of this age. With None, no metric has the age."""
         for _ in range(steps):
             self.train(1)
             staleness = {} if lag is None else {"staleness/lag_mean": lag, "staleness/lag_max": lag}
@@ -30,7 +30,7 @@ class Watched(Story):
         return self
 
     def act(self) -> Decision:
-        """Have what is decided carried out."""
+        """Carry out the decision."""
         found = decide(self.now(acting=frozenset({S.STALENESS_AT_BOUND})))
         assert isinstance(found, Decision), found
         self.carry_out(found)
@@ -40,7 +40,7 @@ class Watched(Story):
         return found
 
 
-def test_going_on_policy_against_old_tokens_is_kept() -> None:
+def test_going_on_policy_against_stale_tokens_is_kept() -> None:
     story = Watched().age(30, 3.0)
     assert story.act().directive.remedy == "OnPolicy"
     story.age(WATCH, 0.0)
@@ -51,7 +51,7 @@ def test_going_on_policy_against_old_tokens_is_kept() -> None:
     assert "StalenessAtBound is no longer raised" in found.why
 
 
-def test_an_age_that_nothing_tells_any_more_takes_nothing_back() -> None:
+def test_an_age_that_becomes_unknown_undoes_no_remedy() -> None:
     story = Watched().age(30, 3.0)
     story.act()
     assert decide(story.age(WATCH, None).now()) is None

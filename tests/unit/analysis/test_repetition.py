@@ -10,7 +10,7 @@ from headway_api.records import EpisodeRecord, TrainingRow, TurnSpan
 
 
 def episode(*turns: list[int]) -> EpisodeRecord:
-    """An episode that samples these tokens, each turn after three that are given."""
+    """An episode that samples these tokens. Each turn follows three given tokens."""
     tokens: list[int] = []
     mask: list[int] = []
     spans = []
@@ -37,7 +37,7 @@ def test_the_share_of_phrases_that_came_before(turn: list[int], share: float) ->
     assert repetition(episode(turn)) == pytest.approx([share])
 
 
-def test_another_turn_may_say_the_same() -> None:
+def test_a_repeat_of_another_turn_does_not_count() -> None:
     assert repetition(episode([*range(30)], [*range(30)])) == [0.0, 0.0]
 
 

@@ -1,4 +1,4 @@
-"""`report.json` and `report.md`: every number is there, and nothing that no number stands for."""
+"""`report.json` and `report.md` have every number, and no statement without a number."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_the_cost_without_prices_is_unknown_not_0() -> None:
 
 
 def uncounted() -> dict[str, list[Try]]:
-    """The endpoint did not say what one of its answers cost."""
+    """An answer whose tokens the endpoint did not report."""
     one, *others = job.tries()["reference"]
     return {**job.tries(), "reference": [dataclasses.replace(one, uncounted_turns=2), *others]}
 
@@ -156,7 +156,7 @@ def test_tool_answers_that_differ_from_those_of_a_run_are_noted() -> None:
     assert "Scored again" not in markdown(document(job.finished(), job.compared()))
 
 
-def test_what_belongs_to_no_try_is_told_apart() -> None:
+def test_usage_of_no_try_is_reported_separately() -> None:
     run = job.finished()
     days = {**run.days, date(2026, 1, 1): {**run.days[date(2026, 1, 1)], "discarded": 10_000.0}}
     report = document(dataclasses.replace(run, days=days), job.compared())

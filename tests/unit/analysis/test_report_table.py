@@ -1,4 +1,4 @@
-"""`results.parquet`: its columns, and that what tries are billed is what the ledger bills."""
+"""`results.parquet`: its columns, and tries that cost what the ledger bills."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What GroupsUniform asks of a few groups, and PolicyMismatch and MismatchTail of old batches."""
+"""GroupsUniform with few groups in a batch, and PolicyMismatch and MismatchTail with old batches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LITTLE, MUCH = 0.001, 0.1
 
 
 def history(metrics: Mapping[str, Sequence[float | None]]) -> History:
-    """Steps from 1 on, each with its value of each metric."""
+    """A history with steps from 1 on, each with its value of each metric."""
     steps = Series()
     for at, row in enumerate(zip(*metrics.values(), strict=True), 1):
         steps.put(at, {name: value for name, value in zip(metrics, row, strict=True) if value is not None})
@@ -27,7 +27,7 @@ def history(metrics: Mapping[str, Sequence[float | None]]) -> History:
 
 
 def uniform(alike: Sequence[float], groups: float) -> Reading:
-    """What is read of batches of so many groups, of which so many score alike, at a reward that stalls."""
+    """The reading for batches of `groups` groups, `alike` of them uniform, with a constant reward."""
     reading = learning.groups_uniform(
         history(
             {
@@ -54,7 +54,7 @@ def uniform(alike: Sequence[float], groups: float) -> Reading:
     ],
     ids=["nine-of-15", "eleven-of-15", "13-of-15", "61%-of-320", "59%-of-320", "half", "seven-of-15"],
 )
-def test_few_groups_are_uniform_where_more_than_half_surely_are(
+def test_few_groups_are_uniform_if_surely_more_than_half_are(
     alike: Sequence[float], groups: float, level: Level
 ) -> None:
     assert uniform(alike, groups).level is level
@@ -70,17 +70,17 @@ def test_uniform_groups_may_be_significant_only_over_ten_steps() -> None:
     )
 
 
-def test_groups_that_differ_again_are_not_uniform_any_more() -> None:
-    """Of ten steps more than half surely are; of the last five a little more than half are."""
+def test_groups_that_differ_again_are_no_longer_uniform() -> None:
+    """Over ten steps surely more than half of the groups are uniform, but not surely in the last five."""
     assert uniform([3, 3, 3, 3, 3, 2, 1, 2, 1, 2], 3).level is Level.BETWEEN
 
 
 def test_a_share_of_groups_is_exact_however_it_is_written() -> None:
-    """Thirds with five digits made nine of fifteen more than 60 %."""
+    """With five digits, thirds used to make nine of fifteen more than 60 %."""
     assert uniform([2, 2, 1, 2, 2], 3).value == 0.6
 
 
-def test_more_uniform_groups_than_groups_are_all_of_them() -> None:
+def test_a_share_of_uniform_groups_is_at_most_1() -> None:
     assert uniform([9, 9, 9, 9, 9], 3).value == 1.0
 
 
@@ -93,7 +93,7 @@ def test_a_share_of_no_groups_is_not_known(groups: float | None) -> None:
 def mismatch(
     values: Sequence[float | None], oldest: float, effective: float = 0.99, lag: float | None = None
 ) -> Reading | None:
-    """What is read of batches whose oldest token is so old, and whose tokens are half of it on average."""
+    """PolicyMismatch's reading for batches with this oldest token. The average token is half as old."""
     count = len(values)
     return stability.policy_mismatch(
         history(
@@ -109,7 +109,7 @@ def mismatch(
 
 @pytest.mark.parametrize("oldest", [1, 2, 3, 5, 7])
 def test_a_jump_shows_in_as_many_batches_as_they_are_old(oldest: int) -> None:
-    """A jump is one event, and no lasting mismatch."""
+    """A jump is a single event, and not a lasting mismatch."""
     for since in range(1, 12):
         values = [LITTLE] * 20 + [MUCH] * oldest + [LITTLE] * 20
         reading = mismatch(values[: 20 + since], oldest)
@@ -142,7 +142,7 @@ def test_uneven_importance_weights_are_not_waited_for() -> None:
 
 
 def test_old_policies_that_are_far_apart_are_not_waited_for() -> None:
-    """The reward of a batch that is four steps old does not show yet what has become of the policy."""
+    """The reward of a batch that is four steps old does not show the current policy yet."""
     twice = stability.MISMATCH_DRIFTED * learning.STRONG_EVIDENCE_FACTOR
     for shown, level in ((twice, Level.CLEAR), (1.01 * twice, Level.OVER)):
         reading = mismatch([LITTLE] * 20 + [shown] * 2, 4)

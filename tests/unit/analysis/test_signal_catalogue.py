@@ -1,4 +1,4 @@
-"""Every signal: it is defined and documented, and bad input neither breaks nor raises it."""
+"""Every signal is defined and documented, and bad input neither breaks nor raises it."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ WORDS = 25
 
 
 def texts(signal: Signal) -> Iterator[str]:
-    """Everything that people read of a signal."""
+    """All texts of a signal that people read."""
     yield from (signal.meaning, signal.number, signal.threshold, signal.reason, signal.source, signal.advice)
     yield from signal.look_at
     yield signal.confirmed_by
 
 
 def read_metrics() -> list[str]:
-    """Names of the metrics that signals read: those that a job has, with names of its own filled in."""
+    """Names of the metrics that signals read, with a job's own names filled in."""
     found = [
         known.name for known in FAMILIES if known.name.startswith(("rollout/", "training/", "episodes/"))
     ]
@@ -69,7 +69,7 @@ def test_a_signals_texts_name_existing_metrics_and_fields(signal: Signal) -> Non
 
 
 def matches(name: str) -> bool:
-    """Whether a metric is called so; `*` stands for any name."""
+    """Whether a metric has this name; `*` stands for any name."""
     return family(name.replace("*", "any")) is not None
 
 
@@ -93,7 +93,7 @@ def test_a_signals_sentences_are_short(signal: Signal) -> None:
             assert len(sentence.split()) <= WORDS, sentence
 
 
-def test_what_people_read_is_what_the_code_says() -> None:
+def test_generated_pages_and_alerts_of_signals_are_current() -> None:
     stale = [str(path) for path, text in page.files() if (ROOT / path).read_text() != text]
     assert not stale, "run make signals"
     runbooks = {path.name for path, _ in page.files() if path.parent.name == "runbooks"}
@@ -136,7 +136,7 @@ def test_metrics_that_are_not_numbers_raise_nothing(value: float) -> None:
 
 
 def test_a_reward_that_is_not_a_number_breaks_no_signal() -> None:
-    """No step has a reward, so that none of them is among the first ones."""
+    """No step has a reward then, so no step is among the first ones."""
     shares = {"rollout/reward_explained/a": 0.5, "rollout/reward_explained/b": 0.4}
     watch = Watch(JOB)
     for step in range(1, 30):
@@ -208,7 +208,7 @@ def test_a_job_of_three_steps_says_only_what_three_steps_can() -> None:
 
 
 def with_luck(step: int) -> bool:
-    """Whether a step is had where one in twelve is lost by chance."""
+    """Whether a step's metrics exist, if one step in twelve is lost by chance."""
     return random.Random(step).random() > 1 / 12
 
 
@@ -224,7 +224,7 @@ def test_steps_that_are_missing_raise_nothing(had: Callable[[int], bool]) -> Non
 
 @pytest.mark.parametrize("had", [lambda step: step % 17 < 12, with_luck], ids=["gaps", "luck"])
 def test_what_goes_wrong_is_raised_between_missing_steps(had: Callable[[int], bool]) -> None:
-    """Every window is full at times, and what it holds is judged: nothing else is raised."""
+    """Every window is full at some time, and is judged then. No other signal is raised."""
     watch = Watch(UNVALIDATED)
     for step in filter(had, range(1, 200)):
         sick = {"training/mismatch_kl": 0.5, "staleness/lag_mean": 3.0} if step > 100 else {}
@@ -248,10 +248,10 @@ OF_REWARD = [signal for signal in SIGNALS if signal.name in ("RewardFlat", "Rewa
 def test_a_rise_of_the_reward_is_found_in_any_order(
     rewards: list[tuple[int, float]], validated: list[int]
 ) -> None:
-    """What was found before is kept only as long as it is true: a new watch finds the same.
+    """A result is kept only as long as it is true, so a new watch finds the same.
 
-    Only the signals that read these metrics are asked. At each late step all steps are judged again. All
-    signals together would take longer on a busy machine than a test may, and that is not a failed example.
+    Only the signals that read these metrics are evaluated. At each late step all steps are judged again. All
+    signals together would exceed the time limit of an example on a busy machine.
     """
     for job in (JOB, UNVALIDATED):
         live, fresh = Watch(job, OF_REWARD), Watch(job, OF_REWARD)
@@ -303,8 +303,11 @@ def test_a_job_that_never_validates_has_no_word_on_held_out_rows() -> None:
 
 
 @pytest.mark.parametrize("reward", [0.0, 0.5, 1.0])
-def test_constant_rewards_raise_what_they_are(reward: float) -> None:
-    """All alike below the best: flat, with nothing to train. All at the best: the task is solved."""
+def test_constant_rewards_raise_the_signals_that_fit(reward: float) -> None:
+    """If all rewards are equal and below the best, the reward is flat and nothing trains.
+
+    If all are at the best, the task is solved.
+    """
     watch = Watch(UNVALIDATED)
     alike = {"analysis/batch_valid_ratio": 0.0, "analysis/zero_adv_groups": 8.0}
     flat = {"rollout/reward/mean": reward, "rollout/reward/std": 0.0, **alike}

@@ -1,4 +1,4 @@
-"""The statistics that judges share, against SciPy's own."""
+"""The statistics that several judges use, compared with SciPy's."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def test_constant_values_shift_by_exactly_their_distance() -> None:
 
 
 @pytest.mark.parametrize(("earlier", "recent"), [([], [1.0, 2.0]), ([1.0], [1.0, 2.0]), ([1.0, 2.0], [1.0])])
-def test_one_value_says_nothing_of_a_shift(earlier: list[float], recent: list[float]) -> None:
+def test_a_single_value_gives_no_shift(earlier: list[float], recent: list[float]) -> None:
     assert shift(earlier, recent) is None
 
 
 @given(st.lists(st.integers(0, 24), min_size=1, max_size=6))
 def test_a_pooled_share_has_the_exact_binomial_interval(hits: list[int]) -> None:
-    """Batches that differ further than by luck are left out."""
+    """Batches that differ by more than luck are a case of their own."""
     assume(design_effect([(hit / 24, 24.0) for hit in hits]) == 1)
     found = pooled(history([hit / 24 for hit in hits], [24.0] * len(hits)), "rate", 10)
     expected = binomtest(sum(hits), 24 * len(hits)).proportion_ci(0.99, "exact")
@@ -79,7 +79,7 @@ def test_the_design_effect_is_pearsons_chi_square_over_its_df() -> None:
     assert design_effect([(0.5, 24.0)]) == design_effect([]) == 1.0
 
 
-def test_a_share_counts_the_steps_that_tell_it_alone() -> None:
+def test_a_share_counts_only_steps_that_have_it() -> None:
     found = pooled(history([0.5, None, 1.0, 0.25], [10.0, 10.0, 0.0, 20.0]), "rate", 4)
     assert found is not None
     assert (found.value, found.total) == (pytest.approx(1 / 3), 30.0)

@@ -1,4 +1,4 @@
-"""What a burst of a few odd batches does not raise, and what lasts does."""
+"""A burst of a few odd batches raises no signal, and what lasts does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Curve = Sequence[float | None]
 
 
 def raised(signal: S, curves: Mapping[str, Curve]) -> int | None:
-    """The first step, from 1 on, at which a signal is raised."""
+    """The first step, counted from 1, at which a signal is raised."""
     watch = Watch(JOB)
     for step, row in enumerate(zip(*curves.values(), strict=True), 1):
         known = zip(curves, row, strict=True)
@@ -30,7 +30,10 @@ def raised(signal: S, curves: Mapping[str, Curve]) -> int | None:
 
 
 def noisy(entropy: Curve, reward: Curve) -> int | None:
-    """When EntropyRising is, after twenty steps at 0.05 nats and a reward of 0.6; counted from there on."""
+    """The step at which EntropyRising is raised.
+
+    It is counted after twenty steps at 0.05 nats and a reward of 0.6.
+    """
     curves = {stability.ENTROPY: [0.05] * 20 + [*entropy], learning.REWARD: STEADY * 4 + [*reward]}
     found = raised(S.ENTROPY_RISING, curves)
     return None if found is None else found - 20
@@ -56,19 +59,19 @@ def test_entropy_with_a_falling_reward_is_raised_at_once() -> None:
 
 
 def test_an_entropy_that_ends_in_a_collapse_is_raised_after_it() -> None:
-    """Where no group has an advantage, no step is taken, and no entropy is known."""
+    """While no group has an advantage, no step is trained, and the entropy is unknown."""
     assert noisy([1.4, 3.0, *[None] * 8], [0.6, 0.6, *[0.0] * 8]) == 3
     assert noisy([1.4, 3.0, *[None] * 8], [0.6, 0.6, *[0.6] * 8]) is None
     assert noisy([1.4] * 5 + [None] * 10, STEADY * 3) is None
 
 
-def test_an_entropy_that_few_steps_know_does_not_last() -> None:
+def test_an_entropy_that_few_steps_report_does_not_last() -> None:
     few = [1.4, None, 1.4, None, 1.4, None, 1.4, None, 1.4, None, 1.4, None, 1.4, None, 1.4]
     assert noisy(few, STEADY * 3) is None
 
 
 def norms(before: Sequence[float], jump: Sequence[float]) -> int | None:
-    """When GradientSpiking is, counted from the jump on."""
+    """The step at which GradientSpiking is raised, counted from the jump."""
     found = raised(S.GRADIENT_SPIKING, {stability.NORM: [*before, *jump, *[0.2] * 8]})
     return None if found is None else found - len(before)
 
@@ -84,7 +87,7 @@ def test_a_norm_that_jumps_rarely_raises_no_signal() -> None:
 
 
 def share(name: str, rates: Sequence[float], count: float = 36.0) -> Mapping[str, Curve]:
-    """A rate of episodes, after twenty steps without any."""
+    """A rate of episodes over time, after twenty steps at 0."""
     return {name: [0.0] * 20 + [*rates], EPISODES: [count] * (20 + len(rates))}
 
 

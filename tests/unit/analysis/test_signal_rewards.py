@@ -1,4 +1,4 @@
-"""What ValidationDiverged, ScoreDiverged and RewardOneSided ask for, on metrics made for it."""
+"""When ValidationDiverged, ScoreDiverged and RewardOneSided are raised, on metrics made for these tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WOBBLE = (0.0, 0.01, -0.01, 0.005, -0.005)
 
 
 def history(**metrics: Sequence[float | None]) -> History:
-    """Steps from 1 on, each with its value of each metric; a little noise is laid over."""
+    """A history with steps from 1 on, each with its value of each metric, and a little noise."""
     steps = Series()
     for at in range(len(next(iter(metrics.values())))):
         known = {name: values[at] for name, values in metrics.items()}
@@ -28,7 +28,7 @@ def history(**metrics: Sequence[float | None]) -> History:
 
 
 def diverged(rewards: tuple[float, float], scores: tuple[float, float]) -> Level:
-    """Ten steps of one level, and ten of another."""
+    """The level of ScoreDiverged after ten steps with the first values and ten with the second."""
     metrics = {
         learning.REWARD: [rewards[0]] * 10 + [rewards[1]] * 10,
         learning.SCORE: [scores[0]] * 10 + [scores[1]] * 10,
@@ -57,7 +57,10 @@ def test_reward_and_score_diverge_if_only_the_reward_rises(
 
 
 def test_a_larger_gap_by_chance_hides_no_sure_gap() -> None:
-    """Since the first ten steps the two diverged by 0.4, by chance; since the last five by 0.3, surely."""
+    """Since the first ten steps the two diverged by 0.4, perhaps by chance.
+
+    Since the last five, by 0.3 surely.
+    """
     metrics = {
         learning.REWARD: [1.0, 0.0] * 5 + [0.5] * 10 + [0.8] * 10,
         learning.SCORE: [0.2, 1.0] * 5 + [0.5] * 20,
@@ -68,11 +71,14 @@ def test_a_larger_gap_by_chance_hides_no_sure_gap() -> None:
 
 
 EARLY = ((0.3, 0.31, 0.3, 0.31, 0.3), (0.0, 1.0, 0.0, 1.0, 0.2))
-"""Rewards of the first steps: steady ones, and some whose mean says little."""
+"""Rewards of the first steps: steady ones, and some whose mean is uncertain."""
 
 
 def validated(early: Sequence[float], held_out: Mapping[int, float], rows: float = 64.0) -> str:
-    """First letters of ValidationDiverged after each validation. The reward becomes 0.6, then 0.85 at 16."""
+    """First letter of ValidationDiverged's state after each validation.
+
+    The reward is 0.6, and 0.85 from step 16 on.
+    """
     watch, found = Watch(JOB), ""
     for step in range(1, 46):
         reward = early[step - 1] if step <= 5 else (0.6 if step < 16 else 0.85) + 0.002 * (step % 3)
@@ -86,8 +92,11 @@ def validated(early: Sequence[float], held_out: Mapping[int, float], rows: float
 
 
 @pytest.mark.parametrize("early", EARLY, ids=["steady", "noisy"])
-def test_noisy_first_steps_hide_no_validation_that_parts(early: Sequence[float]) -> None:
-    """After noisy steps the gap since step 5 is larger and not sure. That since step 15 is, at 25 and 35."""
+def test_noisy_first_steps_hide_no_diverging_validation(early: Sequence[float]) -> None:
+    """After noisy steps, the gap since step 5 is larger but not sure.
+
+    The gap since step 15 is, at 25 and 35.
+    """
     assert validated(early, {5: 0.6, 15: 0.35, 25: 0.32, 35: 0.32})[-1] == "R"
 
 
@@ -104,7 +113,7 @@ def test_one_validation_raises_a_gap_that_is_sure_by_far_alone(
 
 
 def one_sided(top: tuple[float, float], rival: tuple[float, float | None]) -> Level:
-    """Shares of two numbers in the first ten steps, and in ten more."""
+    """The level of RewardOneSided for two numbers' shares in the first ten steps, and in ten more."""
     metrics = {
         learning.REWARD: [0.5] * 20,
         f"{learning.EXPLAINED}top": [top[0]] * 10 + [top[1]] * 10,

@@ -1,4 +1,4 @@
-"""How readings become states, whatever the signal: hysteresis, metrics that come again, late or broken."""
+"""How readings become states for any signal: hysteresis, and repeated, late or broken metrics."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def of_value(history: History) -> Reading | None:
 
 
 def states(levels: str) -> str:
-    """The first letters of the states that follow readings; `-` is a step that says nothing."""
+    """The first letters of the states after readings; `-` is a step without a reading."""
     signal, standing, found = a_signal(), SignalTrack(), ""
     for step, letter in enumerate(levels, 1):
         reading = None if letter == "-" else Reading(LEVELS[letter], 0.0, 0.0, "")
@@ -137,7 +137,7 @@ def test_a_step_that_comes_twice_counts_once() -> None:
 
 def test_a_late_validation_gives_the_same_state_as_a_timely_one() -> None:
     def judge(history: History) -> Reading | None:
-        """Over where the step's own value is, whatever came since."""
+        """A judge whose reading is over if the step's own value is, whatever came since."""
         value = history.latest("x")
         return None if value is None else Reading(Level.OVER, value, 0.0, f"{len(history.validated('v'))}")
 
@@ -153,7 +153,7 @@ def test_a_late_validation_gives_the_same_state_as_a_timely_one() -> None:
     assert state_of(late).since == 2
 
 
-def test_what_a_step_says_does_not_depend_on_validations() -> None:
+def test_a_steps_verdict_does_not_depend_on_validations() -> None:
     seen = []
 
     def judge(history: History) -> Reading | None:

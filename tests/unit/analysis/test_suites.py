@@ -1,4 +1,4 @@
-"""Suites beside the job's own rows: apart from task `all`, with differences and a gate of their own."""
+"""Suites beside the job's own rows: separate from task `all`, with their own differences and gate."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headway_coordinator.metrics.evaluations import metrics
 
 SUITE, SAMPLES = "sums", 30
 KEPT = {"base": 0.9, "tuned": 0.3, "reference": 0.9}
-"""How much of the suite each candidate can do."""
+"""Candidate -> share of the suite that it solves."""
 GATE = {
     "candidate": "tuned",
     "mustBeat": "base",
@@ -37,7 +37,7 @@ def samples(candidate: str) -> list[Any]:
 
 
 def of_suite(candidate: str) -> list[Try]:
-    """As the other tries, but with a score that `KEPT` decides."""
+    """The tries as samples of the suite, with scores by `KEPT`."""
     found = []
     for at, group in enumerate(samples(candidate)):
         where = TryPlace(candidate, job.ROWS + at, task=SUITE, row_id=f"{SUITE}-{at}", suite=True)
@@ -118,7 +118,7 @@ def test_a_bound_without_a_task_applies_to_the_gates_task() -> None:
     assert of_the_suite.verdict is Verdict.REFUSED
 
 
-def test_a_task_that_nobody_has_is_an_error() -> None:
+def test_a_gate_on_a_task_of_no_candidate_is_an_error() -> None:
     found = compared(GateSpec("tuned", must_beat="base", no_worse=[Bound("success", 0.0, "facts")])).gate
     assert found is not None
     assert found.verdict is Verdict.ERROR

@@ -1,4 +1,4 @@
-"""Where a step's seconds went: every second is counted once, and what nobody measured is shown as such."""
+"""Where a step's seconds went: every second counts once, and unmeasured time is shown as such."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STORING = "storing of the batch's last group"
 def timing(
     name: str, began: float, *spans: tuple[SpanKind, float], queued: float | None = None
 ) -> EpisodeTiming:
-    """An episode of waits one after another, with a second of its agent after each."""
+    """An episode with these waits one after another, and a second of its agent after each wait."""
     found, at = [], 0.0
     for kind, seconds in spans:
         found.append(EpisodeSpan(kind=kind, began=at, ended=at + seconds))
@@ -42,7 +42,7 @@ def timing(
 
 
 def sent(at: float, *waits: tuple[BatchWaitKind, float, float]) -> BatchWaits:
-    """What the coordinator says of a batch that it sends."""
+    """The coordinator's record of a batch that it sent."""
     found = [BatchWait(kind=kind, began=began, ended=ended) for kind, began, ended in waits]
     return BatchWaits(sent_at=at, waits=found)
 
@@ -68,7 +68,7 @@ def test_a_wait_is_what_the_last_episode_waited_for() -> None:
     }
 
 
-def test_before_it_began_counts_the_episode_whose_place_it_took() -> None:
+def test_a_wait_for_a_place_counts_the_episode_that_held_it() -> None:
     first = timing("a", 100, ("turn", 19))  # ends at 120
     second = timing("b", 120.1, ("turn", 9))  # ends at 130.1
     for queued in (None, 100.5):
@@ -80,7 +80,7 @@ def test_before_it_began_counts_the_episode_whose_place_it_took() -> None:
 
 
 def test_an_episode_waits_for_a_place_since_it_was_queued() -> None:
-    """Others hold the places, such as those of a validation."""
+    """Other episodes hold the places, such as those of a validation."""
     found = waiting(100, 130, [timing("b-0", 120, ("turn", 9), queued=105), timing("a-0", 100, ("turn", 3))])
     assert found == {SAMPLING: 9, AGENT: 1, PLACE: 15, UNKNOWN: 5}
 
@@ -129,7 +129,7 @@ def test_a_batch_is_formed_while_nothing_else_withholds_it() -> None:
     }
 
 
-def test_how_an_older_reports_batch_came_is_not_known() -> None:
+def test_the_waits_of_an_older_reports_batch_are_unknown() -> None:
     assert waiting(100, 120, [timing("a", 100, ("turn", 9))]) == {SAMPLING: 9, AGENT: 1, UNKNOWN: 10}
 
 

@@ -1,4 +1,4 @@
-"""An episode as a row of results: what counts as an answer, a tool call, a limit, a cost."""
+"""An episode as a row of results: what counts as an answer, a tool call, a limit or a cost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def result(identity: str, content: str = "open") -> dict[str, Any]:
 
 
 def episode(messages: list[dict[str, Any]], **changes: Any) -> EpisodeRecord:
-    """One turn for each of the assistant's messages, unless `turns` says otherwise."""
+    """An episode with one turn for each of the assistant's messages, unless `turns` says otherwise."""
     sampled = sum(message["role"] == "assistant" for message in messages)
     record = sealed("v0-7", turns=changes.pop("turns", sampled))
     return record.model_copy(update={"messages": messages, **changes})
@@ -40,7 +40,7 @@ def as_try(record: EpisodeRecord, **rules: Any) -> Try:
 
 
 def turns(record: EpisodeRecord, **last: Any) -> list[Turn]:
-    """The record's turns, the last of them changed."""
+    """The record's turns, with the last one changed."""
     return [*record.turns[:-1], record.turns[-1].model_copy(update=last)]
 
 
@@ -92,7 +92,7 @@ def test_success_is_judged_by_score_and_by_reward(
 
 @pytest.mark.parametrize("example", ["example", "call-1-0"])
 def test_tool_calls_are_counted_by_tool_failed_and_malformed(example: str) -> None:
-    """An example may be from a recorded conversation, with an id that a call of this episode has too."""
+    """An example may come from a recorded conversation, and have the id of a call of this episode."""
     broken = {"role": "assistant", "content": "<tool_call>{"}
     messages = [
         USER,

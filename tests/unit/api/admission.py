@@ -1,8 +1,8 @@
 """What the API server does with an object of ours: its schema, its defaults, and the rules in CEL.
 
-The schema is held by jsonschema and the rules by Google's CEL runtime, so the answer comes from nothing
-that the models are made of. Two things of the server are not here: the cost that a rule may have, and the
-types that its compiler holds a rule to. `tests/integration/api/test_crd_admission.py` asks a real server.
+jsonschema checks the schema and Google's CEL runtime the rules, so the answer does not depend on the models.
+Two behaviours of the server are missing here: the limit on a rule's cost, and its compiler's type checks.
+`tests/integration/api/test_crd_admission.py` asks a real server.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ BLOCKING = (
     "anyOf",
     "additionalProperties",
 )
-"""Faults after which the server tries no rule."""
+"""Schema keywords whose errors keep the server from evaluating any rule."""
 
 
 @cache
 def compiled(expression: str) -> cel.Expression:
-    """A rule, read once."""
+    """A compiled rule. Each rule is compiled once."""
     return ENVIRONMENT.compile(expression)
 
 
 def holds(expression: str, activation: cel.Activation) -> bool:
-    """Whether a rule is true; one that cannot be evaluated refuses the object, as the server has it."""
+    """Whether a rule is true. As on the server, a rule that cannot be evaluated refuses the object."""
     return compiled(expression).eval(activation).value() is True
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A rule of the schema, and where it is."""
+    """A rule of the schema, and its place."""
 
     kind: str
     at: str
@@ -73,21 +73,21 @@ class Placed:
 
 @dataclass
 class Node:
-    """A node of a schema that has rules, or has nodes that have some."""
+    """A node of a schema that has rules, or has children with rules."""
 
     rules: list[Placed] = field(default_factory=list)
     properties: dict[str, Node] = field(default_factory=dict)
     items: Node | None = None
 
     def placed(self) -> Iterator[Placed]:
-        """Every rule from here on down."""
+        """Every rule at this node and below it."""
         yield from self.rules
         for child in (*self.properties.values(), *([self.items] if self.items else [])):
             yield from child.placed()
 
 
 def tree(schema: Json, kind: str, at: str = "") -> Node:
-    """The rules of a schema."""
+    """The nodes of a schema that have rules."""
     node = Node([Placed(kind, at, rule["rule"], rule["message"]) for rule in schema.get(VALIDATIONS, [])])
     for name, child in schema.get("properties", {}).items():
         below = tree(child, kind, f"{at}.{name}".lstrip("."))
@@ -102,7 +102,7 @@ def tree(schema: Json, kind: str, at: str = "") -> Node:
 
 
 def strict(schema: Json) -> Json:
-    """A schema that takes no unknown field, as `kubectl apply` has the server validate."""
+    """A schema that refuses unknown fields, as `kubectl apply` asks the server to do."""
     unknown = schema.keys() - {*ASSERTIONS, *ANNOTATIONS}
     assert not unknown, f"{unknown}: say what the API server does with these"
     held = {key: schema[key] for key in ASSERTIONS if key in schema}
@@ -149,7 +149,7 @@ SCHEMAS = jsonschema.validators.extend(
 
 
 def without_nulls(value: Any, schema: Json) -> Any:
-    """A value without the nulls that the server takes for absent: those of fields that the schema has."""
+    """A value without nulls in fields of the schema, which the server treats as absent."""
     if isinstance(value, list) and "items" in schema:
         return [without_nulls(item, schema["items"]) for item in value]
     properties, others = schema.get("properties", {}), schema.get("additionalProperties")
@@ -164,7 +164,10 @@ def without_nulls(value: Any, schema: Json) -> Any:
 
 
 def completed(value: Any, schema: Json) -> Any:
-    """A value with its defaults, as it is stored. CEL gets a `number` as a double, as on a real server."""
+    """A value with its defaults, as it is stored.
+
+    CEL gets a `number` as a double, as on a real server.
+    """
     if schema.get("type") == "number" and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if isinstance(value, list) and "items" in schema:
@@ -180,7 +183,7 @@ def completed(value: Any, schema: Json) -> Any:
 
 
 def without_empty_lists(value: Any, schema: Json) -> Any:
-    """A value whose empty lists are absent, but where the schema has another default, or does not look."""
+    """A value without its empty lists. A list stays if its field has a default, or if the schema is open."""
     if isinstance(value, list) and "items" in schema:
         return [without_empty_lists(item, schema["items"]) for item in value]
     if not isinstance(value, dict) or not (properties := schema.get("properties")):
@@ -192,7 +195,7 @@ def without_empty_lists(value: Any, schema: Json) -> Any:
 
 @dataclass(frozen=True)
 class Fault:
-    """What the schema has against an object."""
+    """An error of an object by the schema."""
 
     at: Path
     keyword: str
@@ -202,13 +205,13 @@ class Fault:
 
 @dataclass(frozen=True)
 class AdmissionAnswer:
-    """What the API server says of an object."""
+    """The API server's answer about an object."""
 
     stored: Json
     faults: list[Fault]
-    """What the schema has against it."""
+    """Errors by the schema."""
     tried: list[tuple[Placed, Path, bool]]
-    """Each rule at each place of the object, and whether it held; none after a fault that blocks them."""
+    """Each rule at each place of the object, and whether it held. Empty after an error that blocks rules."""
 
     @property
     def broken(self) -> list[tuple[Placed, Path]]:
@@ -252,11 +255,11 @@ class Server:
         return [(rule, held) for rule, _, held in self._tried(self._tree, after, before, ())]
 
     def written(self, made: Json) -> Json:
-        """A model's object as this product writes it, with the defaults of the schema."""
+        """An object as the models write it, with the defaults of the schema."""
         return completed(without_empty_lists(made, self.schema), self.schema)  # type: ignore[no-any-return]
 
     def _tried(self, node: Node, value: Any, old: Any, at: Path) -> Iterator[tuple[Placed, Path, bool]]:
-        """Rules of one object where `old` is None; else those of a change alone."""
+        """Rules of an object if `old` is None, otherwise only the rules of a change."""
         rules = [rule for rule in node.rules if rule.is_of_a_change == (old is not None)]
         if rules:
             activation = ENVIRONMENT.Activation({"self": value} | ({} if old is None else {"oldSelf": old}))

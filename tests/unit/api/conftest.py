@@ -1,4 +1,4 @@
-"""Make the table of cases importable."""
+"""Makes the table of cases importable."""
 
 import sys
 from pathlib import Path

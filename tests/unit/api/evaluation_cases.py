@@ -1,4 +1,4 @@
-"""Evaluations that are refused, for the models and for an API server alike."""
+"""Evaluations that are refused, for tests of the models and of an API server."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ EVALUATION: Json = {
 
 
 def checkpoint(**wanted: Any) -> list[Json]:
-    """The candidates with another checkpoint."""
+    """The candidates, with a checkpoint changed by these fields."""
     return [MODEL, {"name": "tuned", "checkpoint": {"job": "refunds"} | wanted}]
 
 
 def rescore(**wanted: Any) -> list[Json]:
-    """The candidates with a stored run."""
+    """The candidates, with a stored run to score again."""
     stored = {"name": "stored", "rescore": {"uri": "s3://acme-rl/runs/team/refunds/u"} | wanted}
     return [MODEL, TUNED, stored]
 
 
 def gate(**changes: Any) -> Json:
-    """A comparison that holds."""
+    """A gate whose comparison is valid."""
     return {"candidate": "tuned", "mustBeat": "base"} | changes
 
 
 def suite(**changes: Any) -> Json:
-    """A task of Inspect AI."""
+    """A suite: a task of Inspect AI."""
     return {"name": "sums", "image": "i", "task": "pkg/sums", "limit": 50} | changes
 
 
@@ -274,7 +274,7 @@ REFUSED: list[tuple[Json, str]] = [
     ({"spec.budget": {"usd": "10", "onExhausted": "Drain"}}, "spec.budget.onExhausted: Drain would compare"),
     ({"spec.budget": {"tokens": {}}}, "spec.budget.tokens names no class"),
 ]
-"""What is set -> part of the refusal."""
+"""The fields that are set -> a part of the refusal."""
 
 TAKEN: list[Json] = [
     {"spec.gate": gate(metric="metric_" + 64 * "f", noWorse=[{"metric": "tool_calls_" + 64 * "t"}])},
@@ -351,7 +351,7 @@ TAKEN: list[Json] = [
         "spec.gate": gate(noWorse=[{"metric": "success", "task": "sums"}]),
     },
 ]
-"""What is set, and not refused."""
+"""Fields that are set and accepted."""
 
 CHANGES: list[tuple[Json, str | None]] = [
     ({"spec.candidates": [MODEL, TUNED]}, "spec.candidates is immutable"),
@@ -371,4 +371,4 @@ CHANGES: list[tuple[Json, str | None]] = [
     ({"spec.activeDeadlineSeconds": 60}, None),
     ({"spec.ttlSecondsAfterFinished": 60}, None),
 ]
-"""What is changed of a job that runs -> part of the refusal; None: it may be changed."""
+"""A change of a running job -> a part of the refusal, or None if the change is allowed."""

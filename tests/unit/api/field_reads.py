@@ -1,8 +1,8 @@
 """Which attributes of which classes a program reads, by the types that mypy infers.
 
-A name alone says little: `name` is a field of twelve models. mypy knows whose attribute is meant. The package
-that declares a field reads it only in a function that somebody else calls. A rule that holds a field to
-bounds does nothing with it.
+A name alone is not enough: `name` is a field of twelve models. mypy knows the class of each attribute. A read
+inside the package that declares a field counts only if it is in a function that somebody else calls. A rule
+that only validates a field does not count.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mypy.find_sources import create_source_list
 from mypy.options import Options
 
 ELSEWHERE = ("node", "info", "type", "var", "definition", "defn", "original_def")
-"""Attributes of a node that lead to other places of the program, not into the node."""
+"""Attributes of a node that lead to other parts of the program instead of its children."""
 
 
 def attributes_read(roots: list[Path], packages: list[Path], declaring: tuple[str, ...]) -> set[str]:
@@ -26,7 +26,7 @@ def attributes_read(roots: list[Path], packages: list[Path], declaring: tuple[st
     Args:
         roots: Folders that packages are imported from.
         packages: Folders of the packages.
-        declaring: Modules, by the beginnings of their names, that declare the classes.
+        declaring: Prefixes of the names of the modules that declare the classes.
     """
     options = _options(roots)
     result = build.build(create_source_list([*map(str, packages)], options), options)
@@ -49,7 +49,10 @@ def attributes_read(roots: list[Path], packages: list[Path], declaring: tuple[st
 
 
 def _options(roots: list[Path]) -> Options:
-    """Other projects are not followed: what they are is of no interest, and it takes minutes."""
+    """Options of mypy.
+
+    Imports of other projects are not followed: they do not matter here, and would take minutes.
+    """
     options = Options()
     options.python_version = (3, 11)
     options.export_types = options.preserve_asts = True
@@ -63,7 +66,7 @@ def _options(roots: list[Path]) -> Options:
 
 
 def _with_what_they_call(read: set[str], by_function: dict[str, set[str]]) -> set[str]:
-    """What is read, with what is read by functions that are."""
+    """What is read, with what the functions read that are called."""
     found, todo = set(read), [*read]
     while todo:
         new = by_function.get(todo.pop(), set()) - found
@@ -95,7 +98,7 @@ def _classes(of: types.Type) -> Iterator[nodes.TypeInfo]:
 
 
 def _owners(file: nodes.MypyFile) -> dict[int, str]:
-    """Each expression of a file -> the function it is in; "" outside of functions, as in a rule's lambda."""
+    """Each expression of a file -> its function, or "" outside of functions, as in a rule's lambda."""
     owners: dict[int, str] = {}
     seen: set[int] = set()
     todo: list[tuple[nodes.Node, str]] = [(definition, "") for definition in file.defs]

@@ -1,13 +1,14 @@
-"""Objects made from the examples by changes that a schema and its rules suggest: seeded, so always the same.
+"""Objects made from the examples by changes that a schema and its rules suggest. They depend only on the
+seed.
 
-A change removes the value at a path that the schema has, or puts another one there. That is
+A change removes the value at a path of the schema, or replaces it by
 
-- one that an example or a case of the tables has there,
-- a bound or what lies beside it,
+- a value that an example or a case of the tables has there,
+- a bound or a value next to it,
 - a literal of a rule, or
 - the value of another field that the rule names.
 
-Parents are objects that the API server takes, so most children are wrong in one thing.
+Parents are objects that the API server accepts, so most children have one error.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ CHARACTERS = "\n -_./:=?#@0A"
 QUANTITIES = (1, 0, -1, 1.5, True, "500m", "1Gi", "lots", "1\n", "0" * 33)
 SHARES = (0, 0.001, 0.0099, 0.01, 0.5, 0.9, 0.91, 1, 1.5, 2, 1e-5, 1e-3, -0.5)
 NAMES = ("default", "refunds", "a", "4refunds", "re.funds", "a-b", "a" * 40, "a" * 41)
-"""Of objects: what is not a name is refused before any CRD is asked."""
+"""Names of objects. Anything that is not a name is refused before a CRD is consulted."""
 DECIMALS = ("0", "1", "00.5", "1.0", "0.99", "1.00000000000000000000001", "-0", "2", "1.", ".5", "1e3")
 
 
@@ -66,7 +67,7 @@ def values(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def put(value: Any, path: Path, new: Any, *, remove: bool = False) -> Any:
-    """A value with another one at a path that it has, or may have; it shares what did not change."""
+    """A copy of a value with another value at a path. It shares the unchanged parts with the original."""
     if not path:
         return new
     step, below = path[0], path[1:]
@@ -103,7 +104,7 @@ class Maker:
                         self._seen[key].append(value)
 
     def child(self, parent: Json, rule: Placed | None) -> Json:
-        """An object that differs from `parent` in what `rule` names, or in something else, or in both."""
+        """A copy of `parent` that differs in what `rule` names, in something else, or in both."""
         draw = self._draw
         made = parent
         if rule is not None:
@@ -116,7 +117,7 @@ class Maker:
         return made
 
     def grafted(self, parent: Json, other: Json, rule: Placed) -> Json:
-        """`parent` with another value in a field that a rule of a change is of, often that of `other`."""
+        """`parent` with another value in a field of a rule of a change, often with the value of `other`."""
         path = self._draw.choice([one for one in self.named_by(rule) if one != "spec.suspend"])
         if self._draw.random() < 0.6:
             inside = [one for one in self._paths if one.startswith((f"{path}.", f"{path}["))]
@@ -189,7 +190,7 @@ class Maker:
         return bool(at[-1] in above) if isinstance(above, dict) else True
 
     def _others(self, made: Json, rule: Placed) -> list[Any]:
-        """What the fields hold that a rule names, and what lies beside it."""
+        """Values of the other fields that the rule names, and values next to them."""
         named = set(self.named_by(rule))
         found = [value for path, value in values(made) if path in named]
         return [near for value in found for near in self._near(value)]
@@ -201,7 +202,7 @@ class Maker:
         return [value]
 
     def _block(self, path: str) -> Any:
-        """Something to put deeper things into."""
+        """A block to put deeper values into."""
         node = self._nodes[path]
         seen = [value for value in self._seen[path] if isinstance(value, dict | list) and value]
         if seen and self._draw.random() < 0.8:
@@ -235,7 +236,7 @@ class Maker:
         return isinstance(value, wanted[kind]) and (kind == "boolean" or not isinstance(value, bool))
 
     def _made(self, path: str, node: Json) -> Any:
-        """A value of a node's type, often at the edge of what it may be."""
+        """A value of a node's type, often at the limits of what is allowed."""
         draw = self._draw
         if "enum" in node:
             return draw.choice(node["enum"] * 8 + ["Sometimes"])
@@ -269,7 +270,7 @@ class Maker:
         return draw.choice(["a", "a" * longest, "a" * (longest + 1), f"a-{draw.randint(0, 9)}", *strange])
 
     def _edited(self, text: str) -> str:
-        """A text with a character more, or less, or twice."""
+        """A text with one character added, removed or doubled."""
         at = self._draw.randint(0, len(text))
         return text[:at] + self._draw.choice(["", *CHARACTERS]) + text[at + self._draw.randint(0, 1) :]
 

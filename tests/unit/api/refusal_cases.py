@@ -1,4 +1,4 @@
-"""The table of refusals, as objects to send to the models and to an API server."""
+"""The table of refusals as objects, for tests of the models and of an API server."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ def changed(job: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def title(case: dict[str, Any]) -> str:
-    """A test id."""
+    """The test id of a case."""
     return str(case["set"]).strip("{}").replace("'", "").replace(" ", "")[:60]

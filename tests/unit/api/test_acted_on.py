@@ -1,4 +1,4 @@
-"""The signals that a job stops for unless it names others."""
+"""The signals that a job pauses for unless it names others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies in a job's folder is listed where people look for it."""
+"""The documentation lists every kind of object in a job's folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ARGUMENTS = {"date": date(2026, 11, 3), "int": 12, "str": "t0-000007"}
 
 
 def keys() -> set[str]:
-    """First part below the root, or first two of trajectories, of every key there is."""
+    """First part of every existing key below the root, or the first two parts of trajectories."""
     layout = Layout("s3://b/o", "ns", "job", "uid")
     uris = []
     for name, member in inspect.getmembers(Layout):
@@ -74,7 +74,7 @@ def test_every_key_is_listed_in_the_documentation(key: str) -> None:
     assert f"\n    {key}" in (artifacts.__doc__ or "")
 
 
-def test_what_people_put_beside_numbered_folders_is_skipped() -> None:
+def test_other_files_beside_numbered_folders_are_skipped() -> None:
     folder = "s3://b/job/checkpoints"
     ours = [f"{folder}/000012/000000/report.json", f"{folder}/1234567/a.pt"]
     theirs = ["000012-copy/a.pt", "12/a.pt", "README", "000013", "²/a.pt", "+00012/a.pt"]

@@ -1,4 +1,4 @@
-"""Pauses between tries: each twice the last, never above the bound, and spread by chance."""
+"""Pauses between tries: each is twice the last, at most the bound, and spread at random."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the base model comes from, and the error where a job may not read it."""
+"""Where the base model comes from, and the error if a job may not read it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_hub_that_does_not_answer_is_asked_again(tmp_path: Path, monkeypatch: 
 
 
 class NoRoom(FileStore):
-    """A store from which nothing can be copied: the disk is full."""
+    """A store from which nothing can be copied because the disk is full."""
 
     def download(self, uri: str, path: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -117,7 +117,7 @@ def test_the_hub_is_asked_for_the_revision(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(("code", "status"), [("NoSuchBucket", 404), ("AccessDenied", 403)])
-def test_a_bucket_that_may_not_be_read_is_the_users_to_mend(code: str, status: int, tmp_path: Path) -> None:
+def test_a_forbidden_bucket_is_an_error_for_the_user(code: str, status: int, tmp_path: Path) -> None:
     with pytest.raises(JobError) as refused:
         base_model.fetch(ModelSpec(base="s3://typo/model"), refusing_store(code, status), tmp_path)
     termination = refused.value.termination
@@ -131,7 +131,7 @@ def test_a_bucket_that_may_not_be_read_is_the_users_to_mend(code: str, status: i
     assert "let the credentials of spec.output read it" in termination.message
 
 
-def test_a_name_that_the_hub_refuses_is_the_users_to_mend(tmp_path: Path) -> None:
+def test_a_name_that_the_hub_refuses_is_an_error_for_the_user(tmp_path: Path) -> None:
     model = ModelSpec.model_construct(base="hf://acme/qwen/3-8b", revision=None)
     with pytest.raises(JobError, match="correct name or revision") as refused:
         base_model.fetch(model, FileStore(), tmp_path)

@@ -1,7 +1,7 @@
-"""A rule's CEL and its Python twin say the same of 10,000 generated objects, and of changes of them.
+"""A rule's CEL and its Python form agree on 10,000 generated objects, and on changes of them.
 
-Every rule of the CRDs and every guard rail is evaluated; none is left out. RULES_SPECS says how many objects
-are made, and RULES_SEED makes others.
+Every rule of the CRDs and every guard rail is evaluated. RULES_SPECS says how many objects are made, and
+RULES_SEED makes others.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from headway_cli.local.manifest import frozen
 SPECS = int(os.environ.get("RULES_SPECS", "10000"))
 SEED = int(os.environ.get("RULES_SEED", "1"))
 LEAST = 20 * SPECS // 10000
-"""How often each rule must have been true, and false."""
+"""How often each rule must be true, and how often false."""
 Job = RLTrainingJob | RLEvalJob | RLBudget
 SERVERS = {server.kind: server for server in map(Server, crd.definitions())}
 SHARES: dict[type[Job], float] = {RLTrainingJob: 0.55, RLEvalJob: 0.4, RLBudget: 0.05}
-"""Of the objects, by kind."""
+"""Share of the objects by kind."""
 PARENTS = 250
 BREAKERS = 8
 BUDGET: Json = {
@@ -65,7 +65,7 @@ EXAMPLES: dict[type[Job], list[Json]] = {
 
 
 def taken_by_models_alone(fault: Fault) -> bool:
-    """A number or a truth value written as another scalar, which pydantic still reads."""
+    """A number or a boolean that is written as another scalar, which pydantic still reads."""
     return fault.keyword == "type" and isinstance(fault.value, str | int | float)
 
 
@@ -75,10 +75,10 @@ def of_one_machine(rule: Placed, value: object) -> bool:
 
 
 class Campaign:
-    """Objects of one kind, sent to an API server and to the model; what they disagree on is written down.
+    """Sends objects of one kind to an API server and to the model, and notes where they disagree.
 
-    Objects are made for rules that were true or false less often than they must be, while there are any. So a
-    new example, which changes the draw, lets no other rule fall below that.
+    As long as some rules were true or false too rarely, objects are made for those rules. So a new example,
+    which changes the draw, does not make another rule too rare.
     """
 
     def __init__(self, model: type[Job], server: Server, seed: int) -> None:
@@ -146,7 +146,7 @@ class Campaign:
             kept[self._draw.randrange(limit)] = new
 
     def _taken(self, answer: AdmissionAnswer) -> None:
-        """The model takes it, so the API server has to."""
+        """The model accepts the object, so the API server must too."""
         faults = [fault for fault in answer.faults if not taken_by_models_alone(fault)]
         broken = [
             (rule.message, at)
@@ -157,14 +157,14 @@ class Campaign:
             self.complaints.append(f"the model takes what the API server refuses: {faults} {broken}")
 
     def _refused(self, answer: AdmissionAnswer, error: ValidationError) -> None:
-        """The model refuses it, so the API server has to, and for the same reason."""
+        """The model refuses the object, so the API server must refuse it for the same reason."""
         errors = error.errors(include_url=False)
         if answer.accepted:
             self.complaints.append(f"the model refuses what the API server takes: {errors}")
             return
         if answer.faults:
             if answer.broken or all(map(taken_by_models_alone, answer.faults)):
-                return  # a rule that fails deeper keeps a model from looking any further
+                return  # after a failing rule of an inner block, a model checks no outer rule
             if self._breaks_rules_elsewhere(answer, errors):
                 return
             places = {".".join(map(str, entry["loc"])) for entry in errors}
@@ -189,10 +189,10 @@ class Campaign:
                 self.complaints.append(f"the model does not say of {at}: {rule.message} (it is {value})")
 
     def _breaks_rules_elsewhere(self, answer: AdmissionAnswer, errors: Sequence[ErrorDetails]) -> bool:
-        """Whether each error of the model is of a rule that the API server finds broken too.
+        """Whether each error of the model belongs to a rule that the API server finds broken too.
 
-        Beside a wrong type the server tries no rule. The model reads the value, and tries them. So the server
-        is asked again without the fields of a wrong type.
+        If a value has a wrong type, the server evaluates no rule, while the model reads the value and does.
+        So the server is asked again without the fields of a wrong type.
         """
         stored = answer.stored
         for fault in filter(taken_by_models_alone, reversed(answer.faults)):
@@ -211,9 +211,9 @@ class Campaign:
                 self.complaints.append(f"{held} in CEL alone, of {made.spec.as_object()}: {rail.message}")
 
     def _judge_change(self, before: Job, after: Job) -> None:
-        """Both are compared as this product writes them: quantities as text, and no empty list.
+        """Compare both as this product writes them: quantities as text, and no empty list.
 
-        Somebody who writes 1 for "1", or [] for nothing, may be refused such a change by the API server.
+        The API server may refuse such a change to somebody who writes 1 for "1", or [] for an absent list.
         """
         old, new = (self._server.written(one.as_object()) for one in (before, after))
         wrong = set()
@@ -228,18 +228,21 @@ class Campaign:
 
 
 def _shared(fault: Fault, places: set[str]) -> bool:
-    """Whether one of the places that the model names is that of a fault, or is around it, or in it."""
+    """Whether a place that the model names equals the place of a fault, contains it, or is inside it."""
     at = ".".join(map(str, fault.at))
     return any(f"{place}.".startswith(f"{at}." if at else "") or at.startswith(place) for place in places)
 
 
 def _follows(at: Path, ruled: list[Path]) -> bool:
-    """Whether an error is a rule's, or only says that a list lacks an item which a rule refused."""
+    """Whether an error belongs to a rule, or only says that a list lacks an item which a rule refused."""
     return any(other[: len(at)] == at for other in ruled)
 
 
 def _undisturbed(stored: Json, broken: list[tuple[Placed, Path]]) -> Iterator[tuple[Placed, Path]]:
-    """Broken rules that a model gets to: none of a block whose content is wrong, one of a single value."""
+    """The broken rules that a model reaches.
+
+    It reaches no rule of a block whose content is wrong, and one rule of a single value.
+    """
     seen = set()
     for rule, at in broken:
         below = any(len(other) > len(at) and other[: len(at)] == at for _, other in broken)
@@ -254,7 +257,7 @@ def _differs(path: str, old: Json, new: Json) -> bool:
 
 
 def expected_of(rule: Placed, fixed: set[str], old: Json, new: Json) -> bool:
-    """Whether the models refuse a change by this rule, whose message begins with the field it is of."""
+    """Whether the models refuse a change by this rule, whose message begins with its field."""
     path = rule.message.split()[0]
     if "may change only while the job is suspended" in rule.message:
         running = not old["spec"]["suspend"] and not new["spec"]["suspend"]
@@ -288,7 +291,7 @@ DIFFERENT = [
     (RLEvalJob, "self.suites.exists_one(t, t.name == s.name)", "true"),
     (RLEvalJob, "([.][0-9]*)?|1([.]0*)?)", "([.][0-9]*)?|1)"),
 ]
-"""A rule's CEL, and what it is made into, by kind."""
+"""A rule's CEL, what it is replaced by, and its kind."""
 
 
 @pytest.mark.ci

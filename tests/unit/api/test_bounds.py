@@ -1,4 +1,4 @@
-"""Values from outside: what is read, and what is refused before it costs anything."""
+"""Values from outside: which are read, and which are refused before they cost anything."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_what_is_within_bounds_is_read_as_it_is(value: Any) -> None:
+def test_a_value_within_bounds_is_read_unchanged(value: Any) -> None:
     for text in (json.dumps(value), json.dumps(value, ensure_ascii=False)):
         assert json_within(text, MIB) == json_within(text.encode(), MIB) == value
 
@@ -79,13 +79,13 @@ def test_depth_is_counted_outside_strings(value: Any, limit: int, further: int) 
     ],
     ids=lambda value: repr(value[:20]),
 )
-def test_what_is_out_of_bounds_is_refused(text: str | bytes, message: str) -> None:
+def test_a_value_out_of_bounds_is_refused(text: str | bytes, message: str) -> None:
     with pytest.raises(OutOfBoundsError, match=message):
         json_within(text, 4 * MIB)
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_raise_anything_else(data: bytes) -> None:
+def test_no_bytes_raise_another_error(data: bytes) -> None:
     with contextlib.suppress(OutOfBoundsError):
         json_within(data, 100)
 
@@ -132,7 +132,7 @@ def test_a_deep_member_does_not_hide_the_others() -> None:
 
 
 @given(st.binary(max_size=60))
-def test_no_bytes_make_parts_raise_anything_else(data: bytes) -> None:
+def test_no_bytes_make_parts_raise_another_error(data: bytes) -> None:
     for parts in (json_members, json_elements):
         for text in (data, b"{" + data, b'{"a":' + data, b"[" + data):
             with contextlib.suppress(OutOfBoundsError):
@@ -161,7 +161,7 @@ def test_a_parsed_value_has_a_limited_count() -> None:
 
 
 def opened(value: Any) -> int:
-    """Lists and objects of a value."""
+    """Number of lists and objects in a value."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return isinstance(value, dict | list) + sum(map(opened, inner))
 
@@ -177,7 +177,7 @@ def test_lists_and_objects_are_counted_outside_strings(value: Any) -> None:
 
 @given(JSON, st.integers(1, 9))
 def test_values_are_counted_for_any_split_of_their_text(value: Any, size: int) -> None:
-    """The text is looked through in slices, which may cut strings and escapes."""
+    """The text is scanned in slices, which may cut strings and escapes."""
     raw = json.dumps([value, 'a"[,{\\', {"\\": "\\\\"}]).encode()
     strings = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
     expected = re.sub(rb"[^\[\]{},]", b"", strings.sub(b"", raw))

@@ -1,4 +1,4 @@
-"""Conditions keep their transition time, their order, and what an update leaves out."""
+"""Conditions keep their transition time and their order, and an update keeps those that it leaves out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The CRDs in the repository are those of the models, and of a shape every API server takes."""
+"""The CRDs in the repository are those of the models, with a shape that every API server accepts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headway_api.spec.training import RLTrainingJob
 
 ROOT = Path(__file__).resolve().parents[3]
 CLIENT_APPLY_LIMIT = 262_144
-"""Above this, `kubectl apply` cannot keep its annotation."""
+"""Above this size, `kubectl apply` cannot store its annotation."""
 
 
 def nodes(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -44,7 +44,7 @@ def fields(definition: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     return [(path, node) for path, node in nodes(schema(definition)) if path.startswith((".spec", ".status"))]
 
 
-def test_files_are_those_of_the_models(capsys: pytest.CaptureFixture[str]) -> None:
+def test_crd_files_are_those_of_the_models(capsys: pytest.CaptureFixture[str]) -> None:
     assert crd.main([str(ROOT / "crds"), "--check"]) == 0, capsys.readouterr().err
 
 
@@ -60,8 +60,8 @@ def test_a_difference_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(("file", "text"), crd.files().items(), ids=crd.files().keys())
-def test_small_enough_for_client_side_apply(file: str, text: str) -> None:
-    """`kubectl apply` keeps what it was given in an annotation: as JSON without spaces, as Go writes it."""
+def test_a_crd_is_small_enough_for_client_side_apply(file: str, text: str) -> None:
+    """`kubectl apply` stores the object in an annotation, as JSON without spaces in Go's form."""
     kept = json.dumps(yaml.safe_load(text), separators=(",", ":"), ensure_ascii=False)
     kept = re.sub("[<>&]", r"\\u0000", kept)
     over = len(kept.encode()) + 1 - CLIENT_APPLY_LIMIT // 2
@@ -126,7 +126,7 @@ def test_every_rule_says_what_it_is_about(definition: dict[str, Any]) -> None:
 
 
 def test_defaults_are_those_of_the_models() -> None:
-    """What the schema fills in, applied to the smallest job, changes nothing for the models."""
+    """The schema's defaults, applied to the smallest job, change nothing for the models."""
 
     def fill(value: Any, node: dict[str, Any]) -> Any:
         for name, child in node.get("properties", {}).items():

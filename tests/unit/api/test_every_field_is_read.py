@@ -1,4 +1,4 @@
-"""What a user may write, some process reads; what none reads is refused, or has a single value."""
+"""Some process reads every field that a user may write. Other fields are refused, or have only one value."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ READ_WITHOUT_ITS_NAME: dict[str, tuple[str, str]] = {
     ),
     "managed_by": ("operator/headway_operator/plan/reading.py", 'raw["spec"].get("managedBy"'),
 }
-"""A model all of whose fields are read at once, or a field that is read as JSON: the file, and the code."""
+"""Models whose fields are all read at once, and fields that are read as JSON: the file, and the code
+there."""
 
 
 def models_in(annotation: object) -> Iterator[type[BaseModel]]:
-    """Models that an annotation names, wherever in it."""
+    """Models that an annotation names at any depth."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for argument in get_args(annotation):
@@ -47,7 +48,7 @@ def is_constant(field: FieldInfo) -> bool:
 
 
 def fields(*kinds: type[BaseModel]) -> Iterator[tuple[str, str, FieldInfo]]:
-    """Model.field, the full name of where it is declared, and the field: of specs and metadata."""
+    """Each field of specs and metadata: Model.field, its full name where it is declared, and the field."""
     todo, seen = [*kinds], set[type[BaseModel]]()
     while todo:
         model = todo.pop()
@@ -80,7 +81,7 @@ def test_every_field_is_read_by_some_process() -> None:
 
 
 @pytest.mark.parametrize(("file", "code"), READ_WITHOUT_ITS_NAME.values(), ids=READ_WITHOUT_ITS_NAME)
-def test_what_is_read_without_its_name_is_still_read(file: str, code: str) -> None:
+def test_a_field_read_without_its_name_is_still_read(file: str, code: str) -> None:
     assert code in (ROOT / file).read_text()
 
 

@@ -1,4 +1,4 @@
-"""What a pod wrote before it ended: believed within bounds."""
+"""A process's termination message is believed within bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job as files: parts of its status have one writer each, and are read as one."""
+"""A job as files: each part of its status has one writer, and the parts are read as one status."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_parts_of_two_managers_are_one_status(tmp_path: Path) -> None:
     }
 
 
-def test_what_a_manager_no_longer_says_is_gone(tmp_path: Path) -> None:
+def test_a_part_that_a_manager_no_longer_sends_is_removed(tmp_path: Path) -> None:
     folder = JobFolder(tmp_path)
     folder.write_status("coordinator", {"progress": {"step": 1}, "usage": {}})
     folder.write_status("coordinator", {"progress": {"step": 2}})
@@ -47,7 +47,7 @@ def test_a_status_is_not_stored_with_the_job(tmp_path: Path) -> None:
     assert folder.whole() == {**JOB, "status": {}}
 
 
-def test_of_a_condition_that_two_have_written_the_newer_remains(tmp_path: Path) -> None:
+def test_the_newer_of_two_writers_conditions_remains(tmp_path: Path) -> None:
     folder = JobFolder(tmp_path)
     folder.write_status("coordinator", {"conditions": [{"type": "WeightsInSync", "status": "True"}]})
     folder.write_status("operator", {"conditions": [{"type": "WeightsInSync", "status": "Unknown"}]})

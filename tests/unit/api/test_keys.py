@@ -1,4 +1,4 @@
-"""Who holds which key, and how a process reads its own."""
+"""Which role holds which key, and how a process reads its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headway_api.keys import HELD_BY, Key
 PARTIES = {
     Key.LEARNER_TO_COORDINATOR: {names.LEARNER, names.COORDINATOR},
     Key.COORDINATOR_TO_ROLLOUT: {names.COORDINATOR, names.ROLLOUT},
-    Key.COORDINATOR_TO_JUDGE: {names.JUDGE},  # the coordinator has it beside the tokens of other judges
+    Key.COORDINATOR_TO_JUDGE: {names.JUDGE},  # the coordinator has this key among the tokens of other judges
     Key.COORDINATOR_TO_BROKER: {names.COORDINATOR, names.BROKER},
     Key.ROLLOUT_TO_LEARNER: {names.ROLLOUT, names.LEARNER},
     Key.LEASES: {names.BROKER},
@@ -28,7 +28,7 @@ def test_a_key_is_held_by_its_parties_alone(key: Key) -> None:
 
 
 @pytest.mark.parametrize("role", HELD_BY)
-def test_a_process_reads_its_roles_keys_alone(role: str, tmp_path: Path) -> None:
+def test_a_process_reads_only_the_keys_of_its_role(role: str, tmp_path: Path) -> None:
     for key in Key:
         written(tmp_path, role).joinpath(key).write_text(KEYS[key] + "\n")
     found = keys.load({names.ENV_KEYS: str(tmp_path / "keys")}, role)
@@ -37,7 +37,7 @@ def test_a_process_reads_its_roles_keys_alone(role: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("content", [None, "", " \n"])
 def test_a_key_that_is_missing_or_empty_is_an_error(content: str | None, tmp_path: Path) -> None:
-    """A server with an empty key would let in every request without a key."""
+    """A server with an empty key would accept every request without a key."""
     file = written(tmp_path, names.BROKER) / Key.COORDINATOR_TO_BROKER
     file.unlink()
     if content is not None:

@@ -1,4 +1,4 @@
-"""What a process wrote last is kept where its job's results are: bounded, without secrets."""
+"""The end of a process's log is kept beside its job's results, bounded and without secrets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ finally:
 
 
 def kept(*written: str, secrets: tuple[str, ...] = ()) -> str:
-    """What is kept of a process that wrote this."""
+    """The kept log of a process that wrote this."""
     found: list[bytes] = []
     logs = LastLogs(found.append, secrets)
     for text in written:
@@ -58,7 +58,7 @@ def test_no_secret_is_kept(secret: str) -> None:
     assert found == f"key {shown} used\n"
 
 
-def test_what_is_unchanged_is_written_once() -> None:
+def test_an_unchanged_log_is_written_once() -> None:
     puts: list[bytes] = []
     logs = LastLogs(puts.append)
     logs.keep()
@@ -68,7 +68,7 @@ def test_what_is_unchanged_is_written_once() -> None:
     assert puts == [b"a"]
 
 
-def test_what_the_store_refused_is_written_at_the_end() -> None:
+def test_a_log_that_the_store_refused_is_written_at_the_end() -> None:
     puts: list[bytes] = []
 
     def put(content: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Lines of the log: one of JSON an event, however long its texts are."""
+"""Lines of the log: one JSON object for each event, bounded however long its texts are."""
 
 from __future__ import annotations
 

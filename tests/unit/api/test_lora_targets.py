@@ -1,4 +1,4 @@
-"""Which modules may get an adapter, from a checkpoint's tensors, and which of them names mean."""
+"""Which modules may have an adapter, by a checkpoint's tensors, and which of them the spec's names select."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_linear_modules_exclude_norms_embeddings_and_the_head() -> None:
     assert adaptable(DENSE) == [DOWN, Q, V]
 
 
-def test_experts_and_what_chooses_them_get_no_adapter() -> None:
+def test_experts_and_their_router_get_no_adapter() -> None:
     moe = {
         f"{Q}.weight": (16, 16),
         "model.layers.0.mlp.gate.weight": (4, 16),
@@ -37,7 +37,7 @@ def test_experts_and_what_chooses_them_get_no_adapter() -> None:
     assert adaptable({f"{path}.weight": (4, 4) for path in dense}) == dense, "without experts"
 
 
-def test_other_towers_are_not_the_language_model() -> None:
+def test_modules_of_other_modalities_get_no_adapter() -> None:
     towers = {f"{part}.blocks.0.qkv.weight": (4, 4) for part in ("visual", "vision_tower", "model.visual")}
     assert adaptable(towers | {f"{Q}.weight": (4, 4)}) == [Q]
 
@@ -61,7 +61,7 @@ def test_names_mean_what_they_mean_to_peft(targets: list[str] | str, found: set[
     assert matched(targets, [Q, V, DOWN]) == found
 
 
-def test_a_name_of_nothing_is_named() -> None:
+def test_the_error_for_an_unknown_name_names_it() -> None:
     assert unmatched(["q_proj", "no_such", "embed_tokens"], adaptable(DENSE)) == ["no_such", "embed_tokens"]
     assert unmatched(["model.lm_head"], ["lm_head"]) == ["model.lm_head"]
     assert ends([Q, V, Q]) == "q_proj, v_proj"

@@ -1,4 +1,4 @@
-"""Metric names are unique, valid where they go, and those of MTRL where it has one."""
+"""Metric names are unique and valid for Prometheus and MLflow, and equal MTRL's where it has the metric."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each mistake of a manifest names its field, and a near miss the field that is meant."""
+"""The error for a mistake in a manifest names its field, and for a misspelt field the one that is meant."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ EVERYTHING = yaml.safe_load((Path(__file__).parent / "everything.yaml").read_tex
 
 @pytest.mark.parametrize("wrong", ["nonsense", 7, -5.5, True, "", [1], {"x": 1}, None], ids=repr)
 def test_no_fault_has_the_words_of_pydantic(wrong: object) -> None:
-    """Each field of the example in turn has a wrong value."""
+    """Each field of the example in turn gets a wrong value."""
     found = 0
     for path in walk(EVERYTHING["spec"], ("spec",)):
         document = copy.deepcopy(EVERYTHING)
@@ -124,6 +124,6 @@ def test_the_command_line_says_so_without_a_traceback(
     assert message in capsys.readouterr().err
 
 
-def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert recipes.main([str(tmp_path / "none.yaml")]) == 1
     assert "No such file" in capsys.readouterr().err

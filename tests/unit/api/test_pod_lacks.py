@@ -1,4 +1,4 @@
-"""What a pod lacks, in the words of scheduler and API server, with field and fix."""
+"""What a pod lacks, by messages of the scheduler and the API server, with field and fix."""
 
 from __future__ import annotations
 
@@ -101,5 +101,5 @@ def test_another_eviction_keeps_its_own_words(message: str) -> None:
     assert pod_lacks.of_eviction("p", message) == f"pod p: {message}"
 
 
-def test_words_that_nobody_knows_stand_as_they_are() -> None:
+def test_an_unknown_message_is_kept_as_it_is() -> None:
     assert pod_lacks.of_creation(names.LEARNER, "the moon is full") == "the moon is full"

@@ -1,4 +1,4 @@
-"""Layers of a pod template: which wins, and by which key an entry of a list is known."""
+"""Layers of a pod template: which layer wins, and which key identifies an entry of a list."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def test_merging_leaves_both_sides_unchanged(base: Json, layer: Json) -> None:
 
 
 @given(layers)
-def test_nothing_over_a_template_is_the_template(base: Json) -> None:
+def test_an_empty_layer_leaves_a_template_unchanged(base: Json) -> None:
     assert merge(base, {}) == base
     assert merge(base, base) == base
 
 
 @given(layers, layers)
-def test_the_later_layer_wins_twice_as_once(base: Json, layer: Json) -> None:
+def test_applying_the_later_layer_twice_changes_nothing(base: Json, layer: Json) -> None:
     once = merge(base, layer)
     assert merge(once, layer) == once
 
@@ -68,7 +68,7 @@ def test_tolerations_add_up() -> None:
     assert len(merge({"tolerations": [{"key": "a"}]}, {"tolerations": [{"key": "b"}]})["tolerations"]) == 2
 
 
-def test_null_removes() -> None:
+def test_a_null_removes_a_field() -> None:
     assert merge({"readinessProbe": {"exec": {}}, "image": "a"}, {"readinessProbe": None}) == {"image": "a"}
 
 
@@ -86,7 +86,7 @@ def test_a_port_over_udp_is_another_than_the_same_over_tcp() -> None:
     assert merge({"ports": [tcp, udp]}, {"ports": [named]})["ports"] == [named, udp]
 
 
-def test_a_list_whose_entries_are_alike_is_taken_whole() -> None:
+def test_a_list_whose_entries_share_a_key_is_replaced_whole() -> None:
     ports = [{"name": "http", "containerPort": 80}, {"name": "admin", "containerPort": 80}]
     assert merge({}, {"ports": ports})["ports"] == ports
     assert merge({"ports": [{"containerPort": 53}]}, {"ports": ports})["ports"] == ports
@@ -104,8 +104,8 @@ def test_a_preferred_spread_is_kept_beside_a_required_one() -> None:
     "wrong",
     [["A=1"], [{"value": "1"}], "A=1", {"A": "1"}, [{"name": {}}], [{"name": None}], [{"name": ["A"]}]],
 )
-def test_what_is_of_another_shape_is_passed_on(wrong: Any) -> None:
-    """The API server refuses it by name."""
+def test_a_template_of_another_shape_is_passed_on(wrong: Any) -> None:
+    """The API server refuses such a template by name."""
     right = {"env": [{"name": "A", "value": "1"}]}
     assert merge(right, {"env": wrong}) == {"env": wrong}
     assert merge({"env": wrong}, right) == right

@@ -1,4 +1,4 @@
-"""The price books under examples/ are what docs/prices.md says, and so is the one on that page."""
+"""The price books under examples/ and on docs/prices.md are valid, and agree with each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A price book as people write it: taken as it is, or refused with the entry, the field and the fix."""
+"""A price book as people write it is read unchanged, or refused with the entry, the field and the fix."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_the_digest_covers_all_of_a_books_content_and_no_more() -> None:
         (GOOD, "name: x\nentries: []\n", "entries: "),
     ],
 )
-def test_what_is_wrong_is_named_with_its_entry_and_field(old: str, new: str, message: str) -> None:
+def test_a_mistake_is_named_with_its_entry_and_field(old: str, new: str, message: str) -> None:
     with pytest.raises(PriceBookError) as caught:
         parse(GOOD.replace(old, new, 1).encode())
     assert message in str(caught.value)
@@ -138,7 +138,7 @@ def test_a_judge_or_candidate_has_its_own_models_prices(job: str, name: str, pri
     assert Tariff(book).price(name, DAY) == (None if price is None else Decimal(price) / 10**6)
 
 
-def test_what_names_no_model_has_the_price_of_the_jobs() -> None:
+def test_usage_without_a_model_has_the_jobs_models_price() -> None:
     book = parse(BY_MODEL.encode())
     assert Tariff(book, "hf://Qwen/Qwen3-8B").price("judgeSample", DAY) == Decimal(50) / 10**6
     assert Tariff(book).price("judgeSample", DAY) == Decimal(4) / 10**6

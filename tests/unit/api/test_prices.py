@@ -1,4 +1,4 @@
-"""Costs add up to the last digit, and a day's usage keeps its day's price."""
+"""Costs add up to the last digit, and usage of a day has that day's price."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def test_nothing_is_silently_free() -> None:
         cost({"samples": 1}, PRICES)
 
 
-def test_what_has_no_price_is_named_and_not_called_free() -> None:
-    """Each service has prices of its own, so the default book has none for endpoints."""
+def test_a_class_without_a_price_is_named_and_not_free() -> None:
+    """Each service has its own prices, so the default book has none for endpoints."""
     day = date(2026, 5, 1)
     used = {"endpointPrompt": 10**6, "endpointSample": 0, "sample": 10**6}
     assert unpriced([(day, used)], DEFAULT) == ["endpointPrompt"]

@@ -1,4 +1,4 @@
-"""Guard rails warn of what the table says, and of nothing else; the chart and the command line carry them."""
+"""Guard rails warn exactly as the table says. The chart and the command line have the same rails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recipes: each model finds its family; what is printed, pasted into the job, passes rails and preflight."""
+"""Recipes: each model finds its family, and a recipe pasted into a job passes guard rails and preflight."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ MEMBERS = [
     ("hf://mistralai/Mistral-Small-3.2-24B-Instruct-2506", "Mistral Small 3.1, 3.2", 1e-5),
     ("hf://mistralai/Mistral-7B-Instruct-v0.3", "Mistral", 1e-5),
 ]
-"""A model, its family, and the learning rate that it starts with under LoRA."""
+"""A model, its family, and its starting learning rate with LoRA."""
 STRANGERS = [
     "hf://acme/other-7b",
     "s3://acme/models/qwen3-8b-ours",
@@ -84,7 +84,7 @@ VARIED = [
     "hf://meta-llama/Llama-3.1-8B-Instruct",
     "hf://google/gemma-3-4b-it",
 ]
-"""Models of 40960, 4096 and 131072 tokens, and one whose configuration does not say."""
+"""Models with contexts of 40960, 4096 and 131072 tokens, and one whose configuration has none."""
 JOBS: dict[str, dict[str, Any]] = {
     "as it comes": {},
     "many turns": {"spec.agent": {"builtin": {"maxTurns": 31}}},
@@ -109,7 +109,7 @@ WAYS: dict[str, dict[str, Any]] = {"LoRA": {}, "full weights": {"spec.model.full
 
 
 class Prompted:
-    """A renderer whose every prompt has so many tokens."""
+    """A renderer whose prompts all have so many tokens."""
 
     def __init__(self, tokens: int) -> None:
         self.tokens = tokens
@@ -125,7 +125,7 @@ def merged(into: Any, fragment: Any) -> Any:
 
 
 def pasted(body: dict[str, Any]) -> RLTrainingJob:
-    """The job with what is printed of it written into its spec."""
+    """The job with the printed recipe written into its spec."""
     lines = recipes.advice(RLTrainingJob.model_validate(body)).splitlines()
     fragment = yaml.safe_load("\n".join(line for line in lines if line.startswith("  ")))
     return RLTrainingJob.model_validate(body | {"spec": merged(deepcopy(body["spec"]), fragment)})
@@ -156,13 +156,13 @@ def test_preflight_refuses_the_context_that_the_rail_warns_of(base: str, tmp_pat
 
 
 def configuration(family: ModelFamily) -> dict[str, Any]:
-    """As much of the family's config.json as says the context."""
+    """The part of the family's config.json that has the context length."""
     config = {"max_position_embeddings": family.context_length} if family.says_context else {}
     return config or {"text_config": {"hidden_size": 8}}
 
 
 @pytest.mark.parametrize("base", STRANGERS)
-def test_a_model_that_may_be_another_is_of_none(base: str) -> None:
+def test_an_ambiguous_model_is_of_no_family(base: str) -> None:
     assert recipe(base) is None
     body = changed(SMALLEST, {"spec.model.base": base})
     assert "(no family with a recipe), LoRA: default of" in recipes.advice(RLTrainingJob.model_validate(body))

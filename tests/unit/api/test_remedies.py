@@ -1,4 +1,4 @@
-"""A spec with what is in force applied to it, and the records that carry that."""
+"""A spec with the settings in force applied, and the records that carry these settings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def spec(tmp_path: Path) -> RLTrainingJobSpec:
     return rig.job(tmp_path, tmp_path, lora=LORA, algorithm=CISPO).spec
 
 
-def test_what_is_not_changed_is_as_the_spec_has_it(spec: RLTrainingJobSpec) -> None:
+def test_a_setting_not_in_force_is_the_specs(spec: RLTrainingJobSpec) -> None:
     assert applied(spec, InForce()) == spec
     assert applied(spec, InForce(number=7)) == spec
     other = applied(spec, InForce(number=1, learning_rate=1e-6))
@@ -75,7 +75,7 @@ def test_a_new_loss_has_its_own_bounds_not_those_of_the_former(spec: RLTrainingJ
         ({"loss": "importance_sampling", "clip": Clip(high=2)}, "no effect with importance_sampling"),
     ],
 )
-def test_what_a_spec_may_not_say_may_not_be_in_force(
+def test_a_setting_that_a_spec_refuses_cannot_be_in_force(
     spec: RLTrainingJobSpec, change: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(NotApplicableError, match=says):
@@ -105,7 +105,7 @@ def test_a_wider_adapter_keeps_its_scale_within_spec_bounds() -> None:
 
 
 def acting(spec: RLTrainingJobSpec, **collapse: Any) -> RLTrainingJobSpec:
-    """`spec` with a policy that this version does not take yet."""
+    """`spec` with the policy Remediate, and these further fields of spec.collapse."""
     block = CollapseSpec().model_copy(update={"policy": "Remediate", **collapse})
     return spec.model_copy(update={"collapse": block})
 

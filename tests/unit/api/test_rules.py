@@ -1,4 +1,4 @@
-"""A rule is one thing in two forms: what the schema carries, and what the model does."""
+"""A rule has two forms, one in the schema and one in the model, which agree."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headway_api.rules import VALIDATIONS, Rule, cel_literal
 
 
 class Block(SpecModel):
-    """A block with one field of each sort."""
+    """A block with one field of each kind."""
 
     validations = (
         Rule("self.low < self.high", "low must be below high", lambda self: self.low < self.high, "low"),
@@ -32,16 +32,16 @@ class Block(SpecModel):
         ({"weight": 0.5}, "weight must not be 0.5"),
     ],
 )
-def test_the_model_refuses(given: dict[str, Any], says: str) -> None:
+def test_the_model_refuses_a_broken_rule(given: dict[str, Any], says: str) -> None:
     with pytest.raises(ValidationError, match=says):
         Block.model_validate(given)
 
 
-def test_the_model_takes_what_acts() -> None:
+def test_the_model_accepts_a_fulfilled_rule() -> None:
     Block.model_validate({"low": 0, "high": 5, "weight": 0})
 
 
-def test_the_schema_carries_the_same() -> None:
+def test_the_schema_has_the_same_rules() -> None:
     schema = Block.model_json_schema()
     assert schema[VALIDATIONS] == [
         {"rule": "self.low < self.high", "message": "low must be below high", "fieldPath": ".low"}

@@ -1,4 +1,4 @@
-"""The models take what a user should write, and refuse the rest with a message that says what to write."""
+"""The models accept what a user should write, and refuse the rest with a message that says what to write."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def job(changes: dict[str, Any]) -> RLTrainingJob:
 
 
 def fields(error: ValidationError) -> list[str]:
-    """Every field the error names, list indices left out."""
+    """Every field that the error names, without list indices."""
     return [".".join(part for part in entry["loc"] if isinstance(part, str)) for entry in error.errors()]
 
 
 @pytest.mark.parametrize("example", [SMALLEST, EVERYTHING], ids=["smallest", "everything"])
-def test_takes_the_examples(example: dict[str, Any]) -> None:
+def test_the_models_accept_the_examples(example: dict[str, Any]) -> None:
     RLTrainingJob.model_validate(example)
 
 
-def test_keeps_what_it_was_given() -> None:
+def test_the_models_keep_every_given_field() -> None:
     spec = RLTrainingJob.model_validate(EVERYTHING).spec
     assert RLTrainingJob.model_validate({**SMALLEST, "spec": spec.as_object()}).spec == spec
     assert spec.environment.config == EVERYTHING["spec"]["environment"]["config"]
@@ -43,19 +43,19 @@ def test_keeps_what_it_was_given() -> None:
 
 
 def judged(cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those of the cases that the models judge too."""
+    """The cases that the models judge too."""
     return [case for case in cases if case.get("models") != "lenient"]
 
 
 @pytest.mark.parametrize("case", judged(TABLE["messages"]), ids=title)
-def test_refuses_with_a_message(case: dict[str, Any]) -> None:
+def test_the_models_refuse_with_a_message(case: dict[str, Any]) -> None:
     with pytest.raises(ValidationError) as refused:
         job(case["set"])
     assert case["says"] in str(refused.value)
 
 
 @pytest.mark.parametrize("case", judged(TABLE["bounds"]), ids=title)
-def test_refuses_what_is_out_of_bounds(case: dict[str, Any]) -> None:
+def test_the_models_refuse_a_value_out_of_bounds(case: dict[str, Any]) -> None:
     with pytest.raises(ValidationError) as refused:
         job(case["set"])
     assert case["field"] in fields(refused.value)
@@ -99,13 +99,13 @@ def test_numbers_are_finite(value: float) -> None:
         job({"spec.optimizer": {"learningRate": value}})
 
 
-def test_adapter_is_trained_unless_told_otherwise() -> None:
+def test_an_adapter_is_trained_by_default() -> None:
     assert job({}).spec.model.effective_lora == Lora(rank=32, alpha=64)
     assert job({"spec.model.lora": {"rank": 8}}).spec.model.effective_lora == Lora(rank=8, alpha=64)
     assert job({"spec.model.full": {}}).spec.model.effective_lora is None
 
 
-def test_clip_follows_the_loss() -> None:
+def test_default_clip_bounds_follow_the_loss() -> None:
     def bounds(algorithm: dict[str, Any]) -> tuple[float, float] | None:
         clip = job({"spec.algorithm": algorithm}).spec.algorithm.effective_clip
         return (clip.low, clip.high) if clip else None
@@ -142,7 +142,7 @@ def test_only_the_platforms_loop_plans_for_turns() -> None:
     assert planned({"sandboxed": {"command": ["agent"]}}) == (False, 1)
 
 
-def test_format_is_that_of_the_ending() -> None:
+def test_the_data_format_follows_the_file_ending() -> None:
     assert job({}).spec.data.train.effective_format == "parquet"
     named = job({"spec.data.train.uri": "s3://b/k.csv", "spec.data.train.format": "jsonl"})
     assert named.spec.data.train.effective_format == "jsonl"
@@ -160,13 +160,13 @@ def test_an_evaluation_is_accepted(changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("changes", "says"), EVALUATIONS_REFUSED)
-def test_evaluation_refuses(changes: dict[str, Any], says: str) -> None:
+def test_a_wrong_evaluation_is_refused(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(ValidationError, match=re.escape(says)):
         RLEvalJob.model_validate(changed(EVALUATION, changes))
 
 
 def unwritten(kind: str, examples: list[dict[str, Any]], *below: str) -> list[str]:
-    """Fields below some paths that no example of a kind has."""
+    """Fields below some paths that no example of a kind sets."""
     [definition] = [each for each in definitions() if each["spec"]["names"]["kind"] == kind]
     schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     written = {path for example in examples for path, _ in values(example)}

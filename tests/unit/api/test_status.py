@@ -1,4 +1,4 @@
-"""Status is written sparsely, so that two writers never own each other's fields."""
+"""A status is written sparsely, so that two writers never own the same field."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_an_empty_status_has_no_fields() -> None:
     }
 
 
-def test_lists_are_kept_where_they_hold_something() -> None:
+def test_lists_are_kept_if_they_are_not_empty() -> None:
     status = RLTrainingJobStatus(
         roles=[Role(name="learner", desired=1)],
         preflight=Preflight(state="Failed", checks=[Check(name="foothold", passed=False, message="0 of 64")]),
@@ -30,7 +30,7 @@ def test_lists_are_kept_where_they_hold_something() -> None:
     assert again == status
 
 
-def test_a_newer_writer_is_understood() -> None:
+def test_a_status_of_a_newer_version_is_read() -> None:
     status = RLTrainingJobStatus.model_validate(
         {"observedGeneration": 2, "mood": "good", "usage": {"joules": 3}}
     )

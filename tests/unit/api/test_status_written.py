@@ -1,4 +1,4 @@
-"""Status fields that nobody writes say so. The source of the writers shows which fields are written."""
+"""The description of a status field without a writer says so. The writers' source shows which are written."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WRITERS = (OPERATOR, "coordinator/headway_coordinator", "api/headway_api")
 
 
 def models_in(annotation: object) -> Iterator[type[BaseModel]]:
-    """Models that an annotation names, wherever in it."""
+    """Models that an annotation names at any depth."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for argument in get_args(annotation):
@@ -35,7 +35,10 @@ def trees(*folders: str) -> Iterator[ast.Module]:
 
 @cache
 def written() -> set[tuple[str, str]]:
-    """(model, field) that is given where the model is made, or put there afterwards (model unknown: "")."""
+    """(model, field) of each field that is set when the model is made or later.
+
+    The model is "" if unknown.
+    """
     found: set[tuple[str, str]] = set()
     for node in (node for tree in trees(*WRITERS) for node in ast.walk(tree)):
         if isinstance(node, ast.Call):
@@ -56,10 +59,13 @@ def updated(call: ast.Call) -> Iterator[str]:
 
 
 def fields(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, bool, bool]]:
-    """Each field's path, whether it is written and whether it says that it is not; none below such a one."""
+    """Path of each field, whether it is written, and whether it says that it is not.
+
+    The fields below an unwritten field are left out.
+    """
     for name, field in model.model_fields.items():
         if get_origin(field.annotation) is Literal and len(get_args(field.annotation)) == 1:
-            continue  # a constant writes itself
+            continue  # a constant needs no writer
         is_written = bool({(model.__name__, name), ("", name)} & written())
         yield f"{path}{name}", is_written, str(field.description).endswith("Not written yet.")
         if is_written:
@@ -75,7 +81,7 @@ def test_a_field_is_written_or_says_that_it_is_not(status: type[BaseModel]) -> N
     assert unwritten == set()
 
 
-def test_every_state_is_reached() -> None:
+def test_every_state_is_set_by_some_code() -> None:
     strings = {
         node.value
         for tree in trees(OPERATOR)

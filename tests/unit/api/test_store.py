@@ -1,4 +1,4 @@
-"""Conditional writes: once for all, also where S3 does not decide at once."""
+"""Conditional writes: the first one wins, even if S3 does not decide at once."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ WORDS = [
 
 @pytest.mark.parametrize(("code", "status", "expected"), WORDS, ids=[code for code, _, _ in WORDS])
 @pytest.mark.parametrize("call", ["get", "put", "put_new", "list"])
-def test_what_a_bucket_refuses_is_not_what_is_missing(
+def test_a_refused_object_is_not_reported_as_missing(
     call: str, code: str, status: int, expected: type[Exception]
 ) -> None:
     store = refusing_store(code, status)
@@ -131,10 +131,10 @@ def test_many_objects_are_read_in_order_and_concurrently(tmp_path: Path) -> None
 
 
 class Shelf:
-    """An S3 client that notes what it is asked to delete.
+    """An S3 client that records delete requests.
 
-    Of several objects it leaves `stays`, and asked for one of those alone it answers `status`. With
-    `together` it answers that to every request for several.
+    A bulk request leaves the objects in `stays`. A request for one object is answered with `status`, and
+    every bulk request with `together`.
     """
 
     class exceptions:
@@ -217,7 +217,7 @@ def test_a_name_that_no_bucket_can_have_is_denied() -> None:
 def test_a_download_is_refused_in_the_same_words(
     code: str, expected: type[Exception], tmp_path: Path
 ) -> None:
-    """Its first request has no body, so that the status is all there is."""
+    """Its first request has no body, so the status is the only information."""
     with pytest.raises(expected):
         refusing_store(code, int(code)).download("s3://bucket/key", tmp_path / "file")
 
@@ -240,14 +240,14 @@ def client_error(status: int) -> ClientError:
         (MetadataRetrievalError(error_msg="no answer"), False),
     ],
 )
-def test_an_outage_of_the_store_is_waited_for_and_its_no_is_not(error: Exception, permanent: bool) -> None:
+def test_the_store_waits_out_an_outage_but_not_a_refusal(error: Exception, permanent: bool) -> None:
     refused = bucket_unavailable("s3://bucket/runs", error)
     assert refused.permanent is permanent
     assert (refused.termination.reason, refused.termination.field) == ("BucketUnavailable", "spec.output.uri")
 
 
 class Objects:
-    """An S3 client with one object; a range of an empty one is answered as S3 does."""
+    """An S3 client with one object. It answers a range of an empty object as S3 does."""
 
     class exceptions:
         ClientError = ClientError
@@ -285,7 +285,7 @@ def test_the_size_of_an_object(tmp_path: Path) -> None:
 def test_a_refused_upload_raises_the_same_error_as_a_request(
     code: str, expected: type[Exception], tmp_path: Path
 ) -> None:
-    """boto3 wraps what S3 says of an upload, and of nothing else."""
+    """boto3 wraps S3's error only for an upload."""
     (tmp_path / "file").write_text("x")
     with pytest.raises(expected, match=code):
         refusing_store(code, 403 if code == "AccessDenied" else 404).upload(
@@ -304,7 +304,7 @@ OUTSIDE = ["../up", "a/../../up", "/etc/passwd", "a//b", "./a", "a/..", "a\0b", 
 
 
 class Listing(FileStore):
-    """A store that lists keys as a bucket may hold them, and notes what is fetched."""
+    """A store that lists the keys that a bucket may hold, and records what is fetched."""
 
     def __init__(self, *keys: str) -> None:
         self.keys, self.fetched = keys, list[Path]()

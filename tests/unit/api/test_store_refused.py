@@ -1,4 +1,4 @@
-"""What the store refuses with, in words for the author of `spec.output`."""
+"""Errors of a store that refuses, in words for the author of `spec.output`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REFUSED = (
 
 
 def head(code: int) -> ClientError:
-    """A request without a body is refused by its status alone."""
+    """A request without a body shows its refusal by the status alone."""
     answer = {"Error": {"Code": str(code), "Message": "no"}, "ResponseMetadata": {"HTTPStatusCode": code}}
     return ClientError(answer, "HeadBucket")  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""An unavailable store: a process that has time waits for it, and otherwise the error names it."""
+"""An unavailable store: a process with time left waits for it, and otherwise the error names the store."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from headway_api.store import FileStore, ObjectNotFoundError, Store, download_fo
 from headway_api.store_unavailable import Patience, Patient, StoreUnavailableError, store_explained
 
 BEYOND_BOTOCORE = 2.0
-"""Seconds; its own five retries come sooner in these tests."""
+"""Seconds of an outage. Botocore's own five retries are over by then in these tests."""
 
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_unavailable, "PAUSE", 0.1)
-    # botocore draws its pauses by lot, up to 16 s.
+    # botocore draws its pauses at random, up to 16 s.
     monkeypatch.setattr(ExponentialBackoff, "delay_amount", lambda backoff, context: 0.02)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
@@ -51,7 +51,7 @@ def output(bucket: AbsentBucket) -> OutputSpec:
 def test_every_request_waits_for_an_unavailable_store(
     how: int | str, bucket: AbsentBucket, tmp_path: Path
 ) -> None:
-    """All at once, as a learner's upload in parts and its other requests may be."""
+    """The requests run at the same time, as those of a learner's upload in parts may."""
     store = open_store(output(bucket), Patience(60))
     store.put("s3://bucket/there", b"0123456789")
     large = tmp_path / "large"
@@ -78,7 +78,7 @@ def test_every_request_waits_for_an_unavailable_store(
 
 
 class SteppingClock:
-    """Passes 40 s between two readings, however busy the machine is."""
+    """A clock that advances 40 s at each reading, however busy the machine is."""
 
     sleep = staticmethod(time.sleep)
 
@@ -103,7 +103,7 @@ def test_a_process_that_ends_names_the_unavailable_store(
 
 
 def test_an_upload_in_parts_is_given_up_once(bucket: AbsentBucket, tmp_path: Path) -> None:
-    """What it leaves behind is tidied away without another wait: botocore alone asks again."""
+    """The clean-up of its parts does not wait again, although botocore would retry it."""
     store = open_store(output(bucket), Patience(3))
     large = tmp_path / "large"
     large.write_bytes(bytes(20 * 2**20))
@@ -127,7 +127,7 @@ def test_an_ending_process_stops_waiting(bucket: AbsentBucket) -> None:
 
 
 @pytest.mark.parametrize(("status", "expected"), [(404, ObjectNotFoundError), (501, ClientError)])
-def test_a_no_is_not_waited_for(status: int, expected: type[Exception], bucket: AbsentBucket) -> None:
+def test_a_refusal_is_not_retried(status: int, expected: type[Exception], bucket: AbsentBucket) -> None:
     store = open_store(output(bucket), Patience(60))
     bucket.leave(status)
     asked = bucket.asked
@@ -137,13 +137,13 @@ def test_a_no_is_not_waited_for(status: int, expected: type[Exception], bucket: 
 
 
 class NoPatience(Patience):
-    """Of a request that must not wait."""
+    """The patience of a request that must not wait."""
 
     def pause(self, since: float, now: float, why: object) -> float:
         pytest.fail(f"a request waits for the store: {why}")
 
 
-def test_the_first_look_does_not_wait(bucket: AbsentBucket) -> None:
+def test_the_first_look_at_the_store_does_not_wait(bucket: AbsentBucket) -> None:
     bucket.leave("refused")
     with pytest.raises(JobError, match="bucket 'bucket' cannot be used") as refused:
         open_store(output(bucket), NoPatience())
@@ -155,7 +155,7 @@ def test_the_first_look_does_not_wait(bucket: AbsentBucket) -> None:
 
 
 class NoIdentity(FileStore):
-    """The cloud's identity service answers after a while."""
+    """Credentials of a cloud whose identity service answers only after a while."""
 
     def __init__(self, *failures: Exception) -> None:
         self.failures = list(failures)
@@ -187,7 +187,7 @@ def test_objects_are_deleted_together(bucket: AbsentBucket) -> None:
 
 
 class Slow(FileStore):
-    """Too busy for every second request to delete."""
+    """A store that is too busy for every other delete request."""
 
     def __init__(self) -> None:
         self.requests: list[list[str]] = []
@@ -234,7 +234,7 @@ SUPERSEDED = JobError("Superseded", "another has begun", permanent=False)
         (ValueError("a bug"), None),
     ],
 )
-def test_only_the_stores_absence_is_reported_as_one(error: Exception, reason: str | None) -> None:
+def test_only_an_outage_is_reported_as_an_outage(error: Exception, reason: str | None) -> None:
     work = raises(error)
     with pytest.raises(type(error) if reason is None else JobError) as ended, store_explained():
         work()
@@ -251,7 +251,7 @@ def marked(bucket: AbsentBucket, **keys: bytes) -> Store:
 
 
 def test_objects_that_mark_a_folder_are_not_files(bucket: AbsentBucket, tmp_path: Path) -> None:
-    """As S3's console makes them, and s3fs."""
+    """S3's console and s3fs make such objects."""
     keys: dict[str, Any] = {"": b"", "config.json": b"{}", "original/": b"", "original/params.json": b"{}"}
     store = marked(bucket, **keys)
     download_folder(store, "s3://bucket/models/qwen", tmp_path / "got")
@@ -259,7 +259,7 @@ def test_objects_that_mark_a_folder_are_not_files(bucket: AbsentBucket, tmp_path
     assert found == ["config.json", "original/params.json"]
 
 
-def test_a_folder_that_is_only_marked_is_not_there(bucket: AbsentBucket, tmp_path: Path) -> None:
+def test_a_folder_with_only_its_marker_does_not_exist(bucket: AbsentBucket, tmp_path: Path) -> None:
     store = marked(bucket, **{"": b""})
     with pytest.raises(ObjectNotFoundError):
         download_folder(store, "s3://bucket/models/qwen", tmp_path / "got")

@@ -1,4 +1,4 @@
-"""Records of metrics have the form that earlier versions of Headway stored."""
+"""Records of metrics have the same form as in earlier versions of Headway."""
 
 from __future__ import annotations
 

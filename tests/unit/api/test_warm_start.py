@@ -1,4 +1,4 @@
-"""What is at `spec.model.warmStart.uri` is compared with the job before anything is loaded."""
+"""The weights at `spec.model.warmStart.uri` are compared with the job before anything is loaded."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class BaseAndStart:
         return self
 
     def described(self) -> BaseAndStart:
-        """With the step report that a job leaves."""
+        """The folder, with the step report that a job leaves."""
         files = [digest(path).model_dump() for path in sorted(self.weights.iterdir())]
         report = self.folder / "job" / "steps" / "000003.json"
         report.parent.mkdir()
@@ -84,7 +84,7 @@ def test_an_adapter_of_the_base_model_is_taken(place: BaseAndStart, training: di
     assert (start.folder / "adapter_model.safetensors").read_bytes() == b"adapter"
 
 
-def test_all_weights_of_such_a_model_are_taken(place: BaseAndStart) -> None:
+def test_full_weights_of_the_base_model_are_taken(place: BaseAndStart) -> None:
     start = place.whole().described().fetch(**FULL)
     assert not start.adapter
     assert (start.folder / "model.safetensors").exists()

@@ -1,4 +1,4 @@
-"""The table of warnings, as objects to send to the models and to an API server."""
+"""The table of warnings as objects, for tests of the models and of an API server."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ from refusal_cases import HERE, SMALLEST, changed
 
 WARNINGS: list[dict[str, Any]] = yaml.safe_load((HERE / "warnings.yaml").read_text())
 QUIET = changed(SMALLEST, {"spec.rollout": {"sampling": {"maxTokens": 2048}}})
-"""A job that nobody is warned of."""
+"""A job without any warning."""

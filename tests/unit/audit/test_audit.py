@@ -1,4 +1,4 @@
-"""What the audit makes of metadata, of the database's answers and of the policy."""
+"""How the audit evaluates package metadata, the vulnerability database's answers and the policy."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_an_expression_binds_by_the_side_that_one_chooses(expression: str, left:
 @pytest.mark.parametrize(
     "text", ["", "MIT AND", "(((", "License :: OSI Approved :: X (Y)", "MIT License, see below"]
 )
-def test_a_text_that_is_not_an_expression_is_not_read_as_one(text: str) -> None:
+def test_a_text_that_is_no_licence_expression_is_not_parsed(text: str) -> None:
     left = licences.bound(text, POLICY.allowed)
     assert left is None or left
 
@@ -157,7 +157,7 @@ def test_a_package_that_the_database_does_not_know_fails() -> None:
     assert vulnerabilities.judged(found, POLICY, DAY) == ["b is not in the database: nobody looked at it"]
 
 
-def test_a_mirror_without_a_database_is_not_taken_for_one() -> None:
+def test_a_mirror_without_a_database_is_recognized() -> None:
     text = json.dumps({"dependencies": [{"name": "a", "skip_reason": "not found"}]})
     assert not vulnerabilities.parsed(text, "").reached
 
@@ -235,7 +235,7 @@ def test_the_licences_of_every_image_bind() -> None:
     assert installed >= {"operator", "LOCK", "guests/suite"}
 
 
-def test_every_lock_is_looked_at() -> None:
+def test_every_lock_is_audited() -> None:
     assert set(locks.SHIPPED) <= set(locks.names())
     assert {"all", "bootstrap", "build", "dev", "guests/openai"} <= set(locks.names())
 

@@ -1,4 +1,4 @@
-"""The GPU's benchmark: what it counts and compares, and the page of what was found."""
+"""The GPU benchmark: what it counts and compares, and the page with its results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TINIEST = Shape("tiny", TINY, 512, tied=True, episodes=1)
 
 
 def found(**more: Any) -> dict[str, Any]:
-    """What `train` leaves of a model before anything is published."""
+    """The results that `train` leaves for a model before anything is published."""
     return {
         "shape": "Tiny",
         "parameters": 1000,

@@ -1,4 +1,4 @@
-"""What the page says a checkpoint costs a step is measured against steps without one."""
+"""The page measures a checkpoint's cost by comparison with steps without a checkpoint."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from headway_trainer.ranks import Ranks
 
 MEBIBYTE = 1 << 20
 SLOWED = 1.2
-"""By the upload beside it."""
+"""Factor by which an upload slows down a step."""
 LONGER = ["0.0%", "25.0%", "50.0%", "25.0%", "150.0%"]
 STEPS = 2
 
 
 def rounds(*paces: float) -> dict[str, list[list[Step]]]:
-    """Blocks on a machine whose pace differs from round to round."""
+    """Blocks of steps on a machine whose speed differs between rounds."""
     return {
         NONE: [[Step(2.0 * pace), Step(2.0 * pace)] for pace in paces],
         BESIDE: [[Step(2.0 * SLOWED * pace, 0.1 * pace, 1.0 * pace)] * 2 for pace in paces],
@@ -92,7 +92,7 @@ def test_a_link_takes_the_time_its_bytes_would_and_no_cpu(
     assert slept == [pytest.approx(1e-3)]
 
 
-def test_each_way_is_as_early_as_late_in_the_rounds() -> None:
+def test_each_variant_runs_equally_early_and_late_in_rounds() -> None:
     orders = [in_turn(number) for number in range(ROUNDS)]
     assert all(sorted(order) == sorted(WAYS) for order in orders)
     assert len({sum(order.index(way) for order in orders) for way in WAYS}) == 1
@@ -106,7 +106,7 @@ def test_the_page_counts_the_model_that_is_measured() -> None:
 
 
 class Files:
-    """An engine as far as a checkpoint goes."""
+    """An engine that can only write a checkpoint's files."""
 
     updates = 1
 
@@ -129,7 +129,7 @@ def test_a_step_runs_beside_or_after_the_previous_steps_upload(
 
     def step() -> None:
         newest.append(max(block._moved.at, default=-1))
-        # The last one's upload has no step beside it.
+        # The upload of the last checkpoint has no step beside it.
         steps_begun.release(1 if len(newest) < STEPS else 2)
 
     monkeypatch.setattr(checkpoint, "_Pointer", Held)

@@ -1,4 +1,4 @@
-"""The benchmark of evaluations asks what it says it asks, and its numbers are what they are called."""
+"""The evaluation benchmark sends the requests that it claims, and its numbers are what they are called."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def turn(index: int, prompt: int, sampled: int) -> Turn:
 
 
 def of_two_turns(**changes: object) -> EpisodeRecord:
-    """Prompt 1 2 3, sampled 4 5, a tool's answer 6, sampled 7."""
+    """An episode of two turns: prompt 1 2 3, sampled 4 5, a tool's answer 6, sampled 7."""
     row = TrainingRow(tokens=[*range(1, 8)], mask=[0, 0, 0, 1, 1, 0, 1], logprobs=[0.0] * 7, versions=[])
     record = sealed("e-clerk-000002", 0, reward=1.0)
     return record.model_copy(update={"rows": [row], "turns": [turn(0, 3, 2), turn(1, 6, 1)]} | changes)
@@ -167,7 +167,7 @@ RAN = Ran(
 
 
 def repetitions(headway: float, inspect: float) -> list[dict[str, Ran]]:
-    """The limit takes 10 s, slower and faster with the machine."""
+    """Repetitions in which the limit takes 10 s, scaled by the machine's speed."""
     found = []
     for order, busy in zip(ORDERS, (1.0, 1.5, 0.9, 1.2, 1.1, 1.0), strict=True):
         seconds = {"headway": headway * busy, "limit": 10.0 * busy, "inspect": inspect * busy}
@@ -175,7 +175,7 @@ def repetitions(headway: float, inspect: float) -> list[dict[str, Ran]]:
     return found
 
 
-def test_every_side_is_as_often_first_as_last() -> None:
+def test_every_side_runs_equally_often_first_and_last() -> None:
     assert {side: [order[0] for order in ORDERS].count(side) for side in SIDES} == dict.fromkeys(SIDES, 2)
     assert {side: [order[-1] for order in ORDERS].count(side) for side in SIDES} == dict.fromkeys(SIDES, 2)
 

@@ -1,4 +1,4 @@
-"""What the benchmark of idle jobs counts: requests of an audit log, and seconds of a processor."""
+"""What the benchmark of idle jobs counts: requests in an audit log, and CPU seconds."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def test_requests_of_other_users_and_times_are_left_out(tmp_path: Path) -> None:
     assert [request.at for request in found] == [BEGAN + 3.25]
 
 
-def test_a_share_of_a_core_is_of_the_window() -> None:
+def test_a_share_of_a_core_is_relative_to_the_window() -> None:
     assert Weighed(seconds=20.0, cpu_seconds=0.1, requests=[]).core_share == 0.005
 
 
-def test_seconds_of_a_processor_are_those_of_the_process() -> None:
+def test_cpu_seconds_are_those_of_the_process() -> None:
     before, began = cpu_seconds(os.getpid()), time.process_time()
     while time.process_time() - began < 0.1:
         pass

@@ -1,4 +1,4 @@
-"""What the benchmark of learning says of its numbers is what they are."""
+"""The learning benchmark describes its numbers correctly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
-# Last: the example has modules of the names of some in tests/support.
+# This import comes last, because the example has modules with the names of some in tests/support.
 sys.path.append(str(Path(__file__).parents[3] / "examples" / "sop-quickstart"))
 
 import generate

@@ -1,4 +1,4 @@
-"""What the benchmark of remedies says of its curves is what they are."""
+"""The remedies benchmark describes its curves correctly."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REMEDY: dict[str, Any] = {"step": 13, "remedy": "RollBack", "action": "goes back
 
 
 def a_curve(**changes: Any) -> Curve:
-    """A job whose second signal is one that a job may be changed for."""
+    """The curve of a job whose second signal is one that a remedy may follow."""
     found = Curve(
         steps={step: {"rollout/reward/mean": 0.5} for step in range(1, 36)},
         scores=SCORES,
@@ -105,7 +105,7 @@ def test_the_documentation_has_the_alerts_and_ends_of_the_record() -> None:
 
 
 def curve_of(recorded: dict[str, Any]) -> Curve:
-    """A recorded curve."""
+    """The recorded curve with this name."""
     return a_curve(
         scores={int(step): score for step, score in recorded["scores"].items()},
         raised={int(step): names for step, names in recorded["raised"].items()},

@@ -1,4 +1,4 @@
-"""The learner's step is compared with the fastest way to compute what has to be computed."""
+"""The learner's step is compared with the fastest plain computation of the same result."""
 
 from __future__ import annotations
 
