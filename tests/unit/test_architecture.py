@@ -1,4 +1,4 @@
-"""The house's walls: who may import whom, and where the heavy libraries may be named."""
+"""The architecture rules: which package may import which, and where heavy libraries may be imported."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ STANDARD_LIBRARY_ONLY = (
 
 @cache
 def imports(path: Path) -> list[str]:
-    """Every module that a file names in an import, wherever in the file."""
+    """Every module that a file imports, at any place in the file."""
     found: list[str] = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -67,15 +67,15 @@ ALSO_IMPORTS = {
     "headway_sandbox": {"headway_wire"},
 }
 ONLY_IN = {"sandbox/headway_sandbox/testing": {"headway_analysis"}}
-"""Folders that may import more than their package: the module for an author's own tests judges by the
-preflight's checks. It runs on the author's machine, and no process of a job imports it."""
+"""Folders that may import more than their package. The module for an author's own tests uses the preflight's
+checks. It runs on the author's machine, and no process of a job imports it."""
 
 
 def test_no_product_package_imports_testing_modules() -> None:
     found = {
         str(path.relative_to(ROOT))
         for package, root in PACKAGES.items()
-        if package != "headway_cli"  # it runs an author's own checks on the author's machine
+        if package != "headway_cli"  # it runs checks on an author's own machine
         for path in root.rglob("*.py")
         if "testing" not in path.parts and any(".testing" in f".{name}" for name in imports(path))
     }
@@ -83,7 +83,7 @@ def test_no_product_package_imports_testing_modules() -> None:
 
 
 def more_in(path: Path) -> set[str]:
-    """What a file may import for the folder that it is in."""
+    """What else a file may import, by its folder."""
     return set().union(*(names for folder, names in ONLY_IN.items() if path.is_relative_to(ROOT / folder)))
 
 
@@ -100,13 +100,16 @@ def test_processes_import_only_the_contracts_and_themselves(package: str) -> Non
 
 
 def module_of(path: Path, root: Path) -> str:
-    """The dotted name of a file, of which `root` is the package."""
+    """The dotted name of a file in the package whose folder is `root`."""
     parts = path.relative_to(root.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def imported(path: Path, module: str, known: Container[str]) -> Iterator[str]:
-    """The known modules that a file imports: of `from PACKAGE import MODULE` the module, not its package."""
+    """The known modules that a file imports.
+
+    For `from PACKAGE import MODULE` that is the module, not its package.
+    """
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -119,13 +122,16 @@ def imported(path: Path, module: str, known: Container[str]) -> Iterator[str]:
 
 
 def import_graph(roots: Iterable[Path]) -> dict[str, set[str]]:
-    """The modules that each module of some packages imports, wherever in the file, and for types too."""
+    """Module -> the modules that it imports, at any place in the file, and for types too."""
     files = {module_of(path, root): path for root in roots for path in root.rglob("*.py")}
     return {module: {*imported(path, module, files)} for module, path in files.items()}
 
 
 def circle(graph: dict[str, set[str]]) -> list[str]:
-    """Modules of which each imports the one before it, and the first is the last; none if there are none."""
+    """Modules in a circle: each imports the one before it, and the first is also the last.
+
+    Empty if there is no circle.
+    """
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -138,7 +144,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 
 def package_graph(modules: dict[str, set[str]]) -> dict[str, set[str]]:
-    """The packages of a process's package that each of them imports. Modules beside them are left out."""
+    """Package -> the packages that it imports, within a process's package. Other modules are left out."""
 
     def package(module: str) -> str | None:
         parts = module.split(".")
@@ -161,7 +167,7 @@ def test_no_packages_import_each_other_in_a_circle() -> None:
 
 
 def test_a_circle_of_packages_is_found(tmp_path: Path) -> None:
-    """Also if no module of it is in a circle."""
+    """This holds even if no module of the circle is in a circle of modules."""
     house = tmp_path / "house"
     for room in ("hall", "kitchen"):
         (house / room).mkdir(parents=True)
@@ -193,7 +199,7 @@ def test_a_circle_is_found_even_among_imports_for_types(tmp_path: Path) -> None:
         assert {*circle(import_graph([house]))} == {"house.rooms.hall", "house.rooms.kitchen"}, back
 
 
-def test_one_module_of_the_operator_knows_kopf() -> None:
+def test_one_module_of_the_operator_imports_kopf() -> None:
     assert importers("headway_operator", "kopf") == {"app.py"}
 
 
@@ -206,11 +212,11 @@ def test_only_the_modules_of_decision_0045_import_kubernetes() -> None:
     }
 
 
-def test_one_module_of_the_learner_knows_deepspeed() -> None:
+def test_one_module_of_the_learner_imports_deepspeed() -> None:
     assert importers("headway_trainer", "deepspeed") == {"engine.py"}
 
 
-def test_what_knows_vllm_is_what_runs_inside_of_it() -> None:
+def test_only_modules_inside_vllm_import_it() -> None:
     assert importers("headway_rollout", "vllm") == {"weight_transfer.py", "cpu_lora.py"}
 
 
@@ -220,7 +226,7 @@ def test_the_contracts_import_nothing_heavy() -> None:
     assert not {library: files for library, files in found.items() if files}
 
 
-def test_what_runs_in_a_sandbox_is_standard_library_only() -> None:
+def test_sandbox_code_imports_the_standard_library_alone() -> None:
     import sys
 
     root = PACKAGES["headway_sandbox"]
@@ -236,11 +242,11 @@ LISTENS = {
     "headway_wire/listening.py": "AppRunner create_server",
     "headway_wire/threads.py": "ThreadingHTTPServer",
 }
-"""Who may listen; a sandbox's server has the standard library alone, and bounds of its own."""
+"""Files that may listen on a socket. A sandbox's server has only the standard library, and its own bounds."""
 
 
 def listeners(path: Path) -> set[str]:
-    """What of `LISTENERS` a file calls, or derives from."""
+    """Which of `LISTENERS` a file calls or derives from."""
     named: list[ast.expr] = []
     for node in ast.walk(ast.parse(path.read_text())):
         named += [node.func] if isinstance(node, ast.Call) else []
@@ -250,7 +256,7 @@ def listeners(path: Path) -> set[str]:
     }
 
 
-def test_nothing_listens_but_by_the_bounded_servers() -> None:
+def test_only_the_bounded_servers_listen() -> None:
     found = {
         str(path.relative_to(root.parent)): " ".join(sorted(listeners(path)))
         for root in PACKAGES.values()
@@ -262,7 +268,7 @@ def test_nothing_listens_but_by_the_bounded_servers() -> None:
 
 
 LISTED = re.compile(r"^(\w+\.py) {2,}\S", re.MULTILINE)
-"""An entry of a package's docstring: a file, and what it is for."""
+"""An entry in a package's docstring: a file, and its purpose."""
 
 
 def test_a_package_lists_files_that_exist() -> None:
@@ -284,11 +290,11 @@ LONGER = {
     "coordinator/headway_coordinator/process.py:__init__": "it sets each part of the process, one a line",
     "coordinator/headway_coordinator/training.py:__init__": "it connects the parts of a training job",
 }
-"""Functions that are longer than others may be, and why."""
+"""Functions that may be longer than others, and why."""
 
 
 def lengths(path: Path) -> Iterator[tuple[str, int]]:
-    """Each function of a file with its lines, from its first decorator to its end."""
+    """Each function of a file with its number of lines, from its first decorator to its end."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
@@ -313,7 +319,7 @@ RAISED = re.compile(r"^    ([A-Z]\w+(?:, [A-Z]\w+)*):", re.MULTILINE)
 
 
 def names_known(tree: ast.AST) -> Iterator[str]:
-    """Classes that a module defines, and every name that it imports."""
+    """Classes that a module defines, and all names that it imports."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             yield node.name
@@ -350,7 +356,8 @@ WITHOUT_A_CLOCK = {
     "headway_analysis": ("signals/", "remedies/"),
     "headway_coordinator": ("signals.py", "remedies/"),
 }
-"""What decides on signals and remedies. A clock that jumps cannot change what it decides."""
+"""Code that decides on signals and remedies, which must not read a clock. So a clock that jumps changes no
+decision."""
 
 
 @pytest.mark.parametrize("package", WITHOUT_A_CLOCK)
@@ -377,7 +384,7 @@ def test_a_test_s_name_can_be_read_in_one_line() -> None:
 
 
 def test_no_two_modules_that_tests_import_share_a_name() -> None:
-    """Tests put these folders on `sys.path`, so a second module of a name would hide the first."""
+    """Tests put these folders on `sys.path`, so a second module of the same name would hide the first."""
     folders = [ROOT / "tests/support", *(ROOT / "hack").iterdir(), *(ROOT / "examples").iterdir()]
     modules = [each for folder in folders if folder.is_dir() for each in folder.glob("*.py")]
     found: dict[str, list[str]] = {}
@@ -387,7 +394,7 @@ def test_no_two_modules_that_tests_import_share_a_name() -> None:
 
 
 def test_one_module_chooses_the_ports_of_tests() -> None:
-    """A port that the kernel chose may go to another connection before the test's process listens on it."""
+    """If the kernel chose the port, another connection could take it before the test's process listens."""
     own = {
         str(path.relative_to(ROOT))
         for path in (ROOT / "tests").rglob("*.py")

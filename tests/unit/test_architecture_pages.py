@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md, glossary and architecture pages: what they name exists."""
+"""Everything that CONTRIBUTING.md, the glossary and the architecture pages name exists."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HOPS = sorted((ROOT / "docs" / "architecture").glob("*.md"))
 PAGES = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "glossary.md", ROOT / "docs" / "architecture.md", *HOPS]
 PLACE = "NAME"
-"""Stands for a file that the reader writes."""
+"""A word for a file that the reader writes."""
 
 
 def of_page(page: Path) -> str:
@@ -31,12 +31,15 @@ def hops(text: str) -> list[tuple[int, str]]:
 
 
 def code(text: str) -> list[str]:
-    """Code spans outside code blocks."""
+    """The code spans outside of code blocks."""
     return SPAN.findall(FENCE.sub("", text))
 
 
 def named(text: str) -> Iterator[tuple[str, str]]:
-    """File and name, as in `file.py:Class.method` and in `NAME` in `file.py`; the name may be empty."""
+    """Pairs of file and name, from `file.py:Class.method` and from `NAME` in `file.py`.
+
+    The name may be empty.
+    """
     for span in code(text):
         if found := re.fullmatch(r"([\w./-]+\.py):([A-Za-z_][\w.]*)", span):
             yield found[1], found[2]
@@ -47,13 +50,13 @@ def named(text: str) -> Iterator[tuple[str, str]]:
 
 
 def is_path(span: str) -> bool:
-    """Whether it names a file or folder of the repository, and not one of the artifact store."""
+    """Whether a code span names a file or folder of the repository, and not of the artifact store."""
     return span.endswith(".py") or (ROOT / span.split("/")[0]).is_dir()
 
 
 @cache
 def defined(file: Path) -> frozenset[str]:
-    """Names of a module: functions, classes with their members, and constants."""
+    """Names that a module defines: functions, classes with their members, and constants."""
 
     def of(body: list[ast.stmt], prefix: str = "") -> Iterator[str]:
         for node in body:
@@ -69,7 +72,7 @@ def defined(file: Path) -> frozenset[str]:
 
 
 def targets(text: str) -> set[str]:
-    """Targets of make that a page names, in code."""
+    """Make targets that a page names in code."""
     lines = [*code(text), *(line for fence in FENCE.findall(text) for line in fence.splitlines())]
     calls = [call for line in lines for call in re.findall(r"\bmake((?: [\w=-]+)+)", line)]
     words = {word for call in calls for word in call.split()}
@@ -162,7 +165,7 @@ def test_the_layout_says_what_each_folder_may_import() -> None:
 
 
 def test_the_patterns_find_what_the_pages_name() -> None:
-    """So that none of the tests above is empty."""
+    """This shows that none of the tests above is empty."""
     assert {page for page, _, name in NAMED if name} == {of_page(page) for page in PAGES} - {
         "docs/glossary.md"
     }

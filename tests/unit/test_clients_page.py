@@ -1,4 +1,4 @@
-"""docs/agents.md names the clients that were tested: those of the guests' requirements, at their versions."""
+"""docs/agents.md names the tested clients, with the versions in the guests' requirements."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from guest_stage import GUESTS, PROGRAMS
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "agents.md").read_text()
 SERVES = {"starlette", "uvicorn"}
-"""What serves an agent, and is not a client."""
+"""Packages that serve an agent over HTTP, and are no clients."""
 
 
 @pytest.mark.parametrize("environment", sorted(set(PROGRAMS.values())))

@@ -1,6 +1,7 @@
-"""Every reader of what is in the store: an object that no job wrote is one typed fault, or skipped.
+"""Every reader of objects in the store: if no job wrote the object, it raises one typed error or skips it.
 
-A reader that is added is to be added here. What holds of it costs little memory, whatever the object holds.
+A new reader must be added here. What a reader keeps of an object needs little memory, whatever the object
+contains.
 """
 
 from __future__ import annotations
@@ -76,12 +77,12 @@ PACKED = {
 
 @dataclass(frozen=True)
 class Reader:
-    """One that reads an object of the job."""
+    """A function that reads an object of the job."""
 
     uri: Callable[[Layout], str]
     read: Callable[[FileStore, Layout], Any]
     packed: bool = False
-    """It takes gzip."""
+    """Whether the object is compressed with gzip."""
 
 
 def journal(store: FileStore, layout: Layout) -> Journal:
@@ -115,7 +116,7 @@ def resumed(store: FileStore, layout: Layout) -> Any:
 
 
 def warm(uri: str) -> ModelSpec:
-    """A model that starts from weights."""
+    """A model configuration that starts from weights."""
     return ModelSpec.model_validate({"base": "s3://b/m", "warmStart": {"uri": uri}})
 
 
@@ -235,7 +236,7 @@ WHERE = {
     "trainer/headway_trainer/replay/__main__.py": "only names: `by_number` and `written`",
     "trainer/headway_trainer/replay/rank.py": "only names",
 }
-"""Files that read the store, and what of `READERS` is theirs."""
+"""Files that read the store -> the entries of `READERS` for them."""
 SAYS_LESS = (
     "a candidate's weights",
     "a checkpoint's record",
@@ -244,7 +245,7 @@ SAYS_LESS = (
     "what a group's sandboxes answered",
     "weights to sample with first",
 )
-"""What reads it says in words of its own that it cannot be used."""
+"""Readers that replace the error by their own message."""
 READS = re.compile(r"store\.(?:get|list|get_start)\(|\b(?:get_each|read_each)\(|\bread\((?:self\._)?store\b")
 
 
@@ -254,7 +255,7 @@ def layout(tmp_path: Path) -> Layout:
 
 
 def outcome(reader: Reader, store: FileStore, layout: Layout) -> str:
-    """What a read ends with: a fault's words, or none."""
+    """The message of the typed error that a read ends with, or None."""
     try:
         found = reader.read(store, layout)
         if isinstance(found, Iterator):
@@ -280,7 +281,7 @@ def test_every_file_that_reads_the_store_is_known_here() -> None:
 @pytest.mark.parametrize("name", READERS)
 def test_an_object_that_no_job_wrote_is_a_typed_fault(name: str, layout: Layout) -> None:
     reader, store = READERS[name], FileStore()
-    # Of a run there are other records as well: a reader is to come to the bad one.
+    # A run has other records too, and the reader must reach the bad one.
     store.put(layout.step_history(2), job_rig.report(2).model_dump_json().encode())
     for which, content in (PACKED if reader.packed else CONTENTS).items():
         store.put(reader.uri(layout), content)
@@ -299,14 +300,14 @@ def test_an_object_that_is_too_large_is_not_read(
     store.put(layout.step_history(2), job_rig.report(2).model_dump_json().encode())
     store.put(reader.uri(layout), b"")
     with Path(reader.uri(layout).removeprefix("file://")).open("wb") as stream:
-        stream.truncate(1 << 40)  # a terabyte, of which the disk holds nothing
+        stream.truncate(1 << 40)  # a sparse file of a terabyte
     with flat(MAX_MEMORY):
         message = outcome(reader, store, layout)
     assert "has more than 4194304 bytes" in message or name in SAYS_LESS
 
 
 def test_headers_out_of_bounds_are_refused(layout: Layout) -> None:
-    """Of a base model in a bucket, whose shapes the preflight reads."""
+    """The headers of a base model in a bucket have the shapes that the preflight reads."""
     store, uri = FileStore(), f"{layout.root}/model.safetensors"
     for which, content in CONTENTS.items():
         store.put(uri, len(content).to_bytes(8, "little") + content)
@@ -342,7 +343,7 @@ def test_odd_names_beside_a_jobs_objects_are_skipped(name: str, layout: Layout) 
     assert outcome(reader, store, layout) == before
 
 
-def test_a_listing_without_end_is_not_held(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_listing_is_not_kept_in_memory(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     for n in range(20):
         FileStore().put(layout.train_group(f"t0-{n:06d}"), b"")
     for bound, limit in (("KEYS", 10), ("LISTING", 1000)):
@@ -354,6 +355,6 @@ def test_a_listing_without_end_is_not_held(layout: Layout, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("name", ["a?b", "a#b", "a%3Fb", "a\nb", " a ", "\u00b2", "a:b", "a//b", "a" * 1000])
-def test_a_key_of_any_characters_is_asked_for_as_it_is(name: str) -> None:
+def test_a_key_of_any_characters_is_requested_unchanged(name: str) -> None:
     assert S3Store._split(f"s3://bucket/folder/{name}") == ("bucket", f"folder/{name}")
     assert str(FileStore()._path(f"file:///folder/{name}")) == str(Path(f"/folder/{name}"))

@@ -1,9 +1,8 @@
-"""Every route of every server of a job: each refuses a value out of bounds by name.
+"""Every route of every server of a job refuses a value out of bounds, and names it.
 
-Sandboxes have theirs in `tests/unit/sandbox/test_every_sandbox_route.py`. The learner's ports have a server
-of the standard library with a thread a connection, walked at the end.
-
-A route that is added is to be added here: with what it takes at most, or as one that reads no body.
+Sandboxes have their own test in `tests/unit/sandbox/test_every_sandbox_route.py`. The learner's ports have a
+server of the standard library with a thread for each connection, which is tested at the end. A new route must
+be added here, with its maximum body size or as a route without a body.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ async def gateway() -> AsyncIterator[Served]:
 
 
 def broker() -> web.Application:
-    """The broker's routes, over no pool: no body here is one that it would be asked with."""
+    """The broker's routes without a pool. No body here is a valid request."""
     nothing: Any = SimpleNamespace(claim=None, grant=None)
     return service.Service(nothing, nothing, nothing, KEY).app()
 
@@ -84,7 +83,7 @@ TAKES: dict[str, dict[str, int]] = {
     "scrape": {},
     "broker": {"POST /v1/leases": service.MAX_BODY, "POST /v1/owners": service.MAX_BODY},
 }
-"""Bytes that a route takes at most."""
+"""Route -> maximum bytes of its body."""
 READS_NONE: dict[str, set[str]] = {
     "gateway": {
         "GET /v1/models",
@@ -103,7 +102,7 @@ READS_NONE: dict[str, set[str]] = {
 
 
 def routes(app: web.Application) -> set[str]:
-    """Method and path of each; the gateway has all of them below an episode's address too."""
+    """Method and path of each route. The gateway also has all of them below an episode's address."""
     found = set()
     for route in app.router.routes():
         assert route.resource is not None
@@ -132,7 +131,7 @@ async def answered(served: Served, route: str, body: Any, **headers: str) -> tup
 
 
 def too_much(limit: int) -> dict[str, bytes]:
-    """Bodies that no route takes which takes `limit` bytes."""
+    """Bodies that a route with this limit must refuse."""
     return {
         "long": b'{"a": "' + b"a" * limit + b'"}',
         "deep": b"[" * 60_000,
@@ -172,11 +171,13 @@ async def test_a_body_without_a_length_ends_at_the_bound(name: str, route: str) 
                 status, _ = await answered(served, route, endless())
                 assert status in (400, 413)
             except aiohttp.ClientConnectionError:
-                pass  # the answer was there before the client had written
+                pass  # the server answered before the client had sent everything
 
 
 @pytest.mark.parametrize(("name", "route"), PAIRS)
-async def test_a_body_that_drips_is_ended(name: str, route: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_that_arrives_too_slowly_is_ended(
+    name: str, route: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for module in (contents, agent, service):
         monkeypatch.setattr(module, "BODY_SECONDS", 0.3)
     monkeypatch.setattr(bodies, "CALL_SECONDS", 0.3)
@@ -223,10 +224,10 @@ def learner_port(name: str) -> Iterator[int]:
 
 
 def asked(port: int, request: bytes) -> bytes:
-    """All that comes back for a request, before the connection is closed."""
+    """The whole response to a request, until the connection is closed."""
     answer = b""
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
-        with suppress(OSError):  # it may be refused before it is written
+        with suppress(OSError):  # the server may refuse it before it is sent
             connection.sendall(request)
         with suppress(ConnectionResetError):
             while piece := connection.recv(65536):
@@ -252,14 +253,16 @@ def test_a_learners_port_refuses_a_head_out_of_bounds(name: str) -> None:
 
 @pytest.mark.parametrize("name", LEARNERS_PORTS)
 @pytest.mark.parametrize("sent", [b"GET /healthz HT", b"POST /v1/weights/x/join HTTP/1.1\r\nContent-Le"])
-def test_a_learners_port_ends_what_drips(name: str, sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_learners_port_ends_a_request_that_is_too_slow(
+    name: str, sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(threads, "SECONDS", 0.3)
     with learner_port(name) as port:
         assert asked(port, sent) == b""
 
 
 def test_a_stranger_sends_no_body_to_the_learner() -> None:
-    """None of it was sent: a server that waited for it would not answer."""
+    """The body is never sent, so a server that waited for it would not answer."""
     with learner_port("direct") as port:
         head = b"POST /v1/weights/x/join HTTP/1.0\r\nContent-Length: 60000\r\n"
         assert asked(port, head + b"\r\n").split()[1] == b"401"

@@ -1,4 +1,4 @@
-"""docs/mcp.md has each tool with its words and arguments, and each option of the command."""
+"""docs/mcp.md has each tool with its description and arguments, and each option of the command."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECTIONS = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | 
 
 
 def row(tool: Tool[Any]) -> str:
-    """A tool as the page's table has it: its first sentence, and its arguments."""
+    """A row of the page's table for a tool: its first sentence, and its arguments."""
     first = re.split(r"(?<=\.) ", tool.about.replace("|", r"\|"))[0]
     names = [field.alias or name for name, field in tool.arguments.model_fields.items()]
     return f"| `{tool.name}` | {first} | {', '.join(f'`{name}`' for name in names)} |"
@@ -28,7 +28,7 @@ def row(tool: Tool[Any]) -> str:
 @pytest.mark.parametrize(
     ("section", "changes"), [("Tools that read", False), ("Tools that change something", True)]
 )
-def test_the_page_has_the_tools_as_they_are(section: str, changes: bool) -> None:
+def test_the_page_has_every_tool(section: str, changes: bool) -> None:
     rows = [line for line in SECTIONS[section].splitlines() if line.startswith("| `")]
     assert rows == [row(tool) for tool in catalogue.TOOLS if (tool.change is not None) is changes]
 

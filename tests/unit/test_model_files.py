@@ -1,4 +1,4 @@
-"""Files of a model, which a stranger may have written: what cannot be read is refused with a reason."""
+"""Files of a model, which a stranger may have written: an unreadable file is refused with a reason."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_model_that_cannot_be_read_is_an_error(tmp_path: Path, text: str, says
 
 
 @each
-def test_a_start_that_cannot_be_read_is_an_error(tmp_path: Path, text: str, says: str) -> None:
+def test_an_unreadable_warm_start_is_an_error(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "config.json"
     path.write_text(text)
     with pytest.raises(JobError, match=rf"config\.json cannot be read \(.*{says}.*; write the folder again"):
@@ -66,7 +66,7 @@ async def test_an_adapter_that_cannot_be_read_is_an_error(tmp_path: Path, text: 
     manifest = WeightsManifest(
         version=PolicyVersion(incarnation=0, step=0), kind="base", uri=uri, files=files
     )
-    loader = LoraLoader(cast("Engine", None), 8)  # fetching touches no engine
+    loader = LoraLoader(cast("Engine", None), 8)  # fetching uses no engine
     with pytest.raises(UnusableManifestError, match=rf"adapter_config\.json is not valid JSON: .*{says}"):
         await loader.fetch(store, manifest, tmp_path / "here")
 
@@ -77,7 +77,7 @@ def test_infinity_in_a_configuration_is_read(tmp_path: Path) -> None:
     assert read_config(tmp_path)["time_step_limit"] == [0.0, float("inf")]
 
 
-def test_a_header_of_weights_without_end_is_refused(tmp_path: Path) -> None:
+def test_an_endless_header_of_weights_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(len(DEEP).to_bytes(8, "little") + DEEP.encode())
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""The course that tests play instead of a learner reports what a learner reports."""
+"""The simulated learner of the tests reports the same metrics as a real learner."""
 
 from __future__ import annotations
 

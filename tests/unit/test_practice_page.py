@@ -1,4 +1,4 @@
-"""docs/practice.md names fields, commands, metrics and sections: each of them exists."""
+"""Fields, commands, metrics and sections that docs/practice.md names exist."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ METRICS = sorted(set(re.findall(r"`((?:[a-z]+/)?(?:rollout|episodes|analysis|val
 
 @cache
 def schemas() -> list[Mapping[str, Any]]:
-    """The schemas of both kinds. To read their YAML takes seconds."""
+    """The schemas of both kinds, read once because parsing their YAML takes seconds."""
     documents = [yaml.safe_load(path.read_text()) for path in sorted((ROOT / "crds").glob("*.yaml"))]
     return [document["spec"]["versions"][0]["schema"]["openAPIV3Schema"] for document in documents]
 
 
 def has(schema: Mapping[str, Any], field: str) -> bool:
-    """Whether a schema knows a path such as `spec.candidates[].model`."""
+    """Whether a schema has a path such as `spec.candidates[].model`."""
     for name in field.split("."):
         schema = schema.get("properties", {}).get(name.removesuffix("[]"), {})
         if name.endswith("[]"):
@@ -58,8 +58,8 @@ def test_what_the_page_imports_can_be_imported() -> None:
     assert all(name in headway_sandbox.testing.__all__ for name in names.split(", "))
 
 
-def test_the_page_names_what_it_is_about() -> None:
-    """The patterns above find something, so that none of these tests is empty."""
+def test_the_page_names_fields_commands_and_metrics() -> None:
+    """The patterns above find something, so none of these tests is empty."""
     assert {"spec.evaluation.passK", "spec.candidates[].checkpoint.withBase"} <= {*FIELDS}
     assert {"demo", "test-traps"} <= {*TARGETS}
     assert len(METRICS) > 8

@@ -1,4 +1,4 @@
-"""Every server of a job takes the key that is for it, and refuses each key of the others."""
+"""Every server of a job accepts its own key, and refuses the keys of all other servers."""
 
 from __future__ import annotations
 
@@ -68,10 +68,8 @@ SERVERS: dict[Key, tuple[Callable[[], Any], int]] = {
     Key.COORDINATOR_TO_BROKER: (broker, 200),
     Key.ROLLOUT_TO_LEARNER: (sender, 404),
 }
-"""Key -> the server that checks it, and what it answers to a caller that has it.
-
-The coordinator has not begun, and the learner has nothing to hand out.
-"""
+"""Key -> the server that checks it, and its status code for a caller with the key. The coordinator has not
+begun, and the learner has nothing to hand out."""
 
 
 async def status(url: str, authorization: str | None) -> tuple[int, dict[str, Any]]:

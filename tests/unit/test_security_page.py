@@ -1,4 +1,4 @@
-"""The threat model names the test of each promise: each of them exists, and no name means two."""
+"""The threat model names the test of each promise. Each test exists, and no name stands for two tests."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def test_a_test_that_the_page_names_exists(name: str) -> None:
 
 
 TWICE = {"test_evil_answers.py"}
-"""Clients of the coordinator, the learner and the rollout servers have a test each of this name."""
+"""Coordinator, learner and rollout servers each have a test of their clients with this name."""
 
 
 def promises() -> list[str]:
-    """Rows of the tables whose last column says what holds them."""
+    """Rows of the tables whose last column names what enforces the promise."""
     rows, inside = [], False
     for line in PAGE.read_text().splitlines():
         if line.startswith("|") and re.search(r"\| (held|shown) by \|$", line):
@@ -38,7 +38,7 @@ def promises() -> list[str]:
 
 
 @pytest.mark.parametrize("row", promises())
-def test_a_promise_names_what_holds_it(row: str) -> None:
+def test_a_promise_names_what_enforces_it(row: str) -> None:
     held = row.rstrip("|").rpartition("|")[2]
     assert re.search(r"test_[a-z0-9_]+\.py|\]\(#|the same", held), "a promise without a test is none"
 

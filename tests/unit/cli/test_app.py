@@ -1,4 +1,4 @@
-"""What every command has: a version, an exit code for a closed pipe, and a word on jobs of this machine."""
+"""Common to all commands: the version, the exit code for a closed pipe, and a hint on local jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headway_cli.cluster import JobNotFoundError
 from headway_cli.commands import cluster
 
 
-def test_the_version_is_the_distributions() -> None:
+def test_the_version_is_that_of_the_distribution() -> None:
     assert CliRunner().invoke(app, ["--version"]).stdout == f"headway {version('headway')}\n"
 
 
@@ -64,7 +64,7 @@ def absent(*_: object, **__: object) -> None:
 def test_a_local_job_is_recognized_whatever_the_cluster(
     verb: str, cluster_is: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A person asks in a second terminal."""
+    """A person types the command in a second terminal."""
     monkeypatch.chdir(tmp_path)
     config = tmp_path / "kubeconfig"
     monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(config))

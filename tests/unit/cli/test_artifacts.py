@@ -1,4 +1,4 @@
-"""`headway artifacts`: what a run has written, and copies of it that stay in their folder."""
+"""`headway artifacts`: the list of what a run has written, and copies that stay inside their folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def shown(*words: str) -> Result:
 
 @pytest.fixture
 def run(tmp_path: Path) -> FinishedRun:
-    """Two training groups and a held-out one; adapters of steps 0, 2 and 4, and a checkpoint of step 4."""
+    """Two training groups and a held-out one, adapters of steps 0, 2 and 4, and a checkpoint of step 4."""
     made = FinishedRun(tmp_path / "job").job().identity().prices().played().adapters()
     made.store.put(f"{made.layout.checkpoint_of(4, 1)}/state.pt", b"x" * 2048)
     made.store.put(made.layout.latest, b'{"step": 4}')
@@ -45,7 +45,7 @@ def test_a_run_is_listed_by_what_it_wrote(run: FinishedRun) -> None:
     assert "usage" in lines
 
 
-def test_the_same_is_an_object_of_json(run: FinishedRun) -> None:
+def test_json_output_has_the_same_list(run: FinishedRun) -> None:
     found = json.loads(shown(run.uri, "--output", "json").stdout)
     assert (found["uri"], found["best"], found["latest"], found["checkpoint"]) == (run.uri, 2, 4, 4)
     assert [each["step"] for each in found["weights"]] == [0, 2, 4]
@@ -68,7 +68,7 @@ def test_an_unservable_delta_is_not_best_or_latest(run: FinishedRun) -> None:
     assert [each["step"] for each in found["weights"]] == [0, 2, 4, 6]
 
 
-def test_what_matches_is_copied_under_its_key(run: FinishedRun, tmp_path: Path) -> None:
+def test_a_matching_object_is_copied_under_its_key(run: FinishedRun, tmp_path: Path) -> None:
     to = tmp_path / "copies"
     done = shown(str(run.folder), "--get", "weights/000002", "--to", str(to))
     assert done.exit_code == 0, done.stderr
@@ -99,7 +99,7 @@ def test_a_pattern_that_nothing_matches_says_what_there_is(run: FinishedRun, tmp
 
 
 @pytest.mark.parametrize("words", [["--get", "x"], ["--to", "x"]])
-def test_a_pattern_needs_a_folder_and_the_other_way_round(run: FinishedRun, words: list[str]) -> None:
+def test_a_pattern_and_a_folder_need_each_other(run: FinishedRun, words: list[str]) -> None:
     done = shown(str(run.folder), *words)
     assert done.exit_code == 2
     assert "write --get PATTERN and --to FOLDER together" in done.stderr
@@ -176,5 +176,5 @@ def test_sizes_are_short(size: int, shown_as: str) -> None:
     assert in_bytes(size) == shown_as
 
 
-def test_numbers_stand_below_each_other() -> None:
+def test_numbers_are_aligned() -> None:
     assert aligned([("a", "1", ""), ("bcd", "200", "x")]) == ["a      1", "bcd  200  x"]

@@ -1,4 +1,4 @@
-"""`headway check`: what it says of each template as written, and of each fault that is put into one."""
+"""`headway check`: its findings on each unchanged template, and on each fault that is put into one."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ CHECKED = {
     "job", "guard-rails", "tests", "rows", "overlap", "oracle", "speed", "environment", "deterministic",
     "reward-range", "constant-guess", "scorer-mutants", "splits",
 }  # fmt: skip
-"""Checks that pass in every template."""
+"""Checks that pass for every template."""
 OPEN = {"model", "isolated", "prompt-labels"}
-"""Checks that cannot tell, or not in each of them: there is no model yet, no pod, and not always a label."""
+"""Checks whose finding may be Unknown: there is no model and no pod, and not every template has a label."""
 
 
 @pytest.fixture(scope="module")
 def projects(tmp_path_factory: pytest.TempPathFactory) -> dict[Template, Path]:
-    """A project of each template; not to be changed."""
+    """A project of each template. Tests must not change it."""
     made = {}
     for template in Template:
         made[template] = tmp_path_factory.mktemp("projects") / f"my-{template}"
@@ -49,7 +49,7 @@ def projects(tmp_path_factory: pytest.TempPathFactory) -> dict[Template, Path]:
 
 @pytest.fixture
 def project(projects: dict[Template, Path], tmp_path: Path) -> Path:
-    """The replay project, to be changed; without its tests, which take seconds."""
+    """The replay project, which a test may change. Its own tests are left out, because they take seconds."""
     return copied(projects, tmp_path / "desk")
 
 
@@ -71,7 +71,7 @@ def edit(path: Path, old: str, new: str) -> None:
 
 
 def findings(project: Path, *settings: str, max_rows: int = 2, seconds: float = 100) -> Iterator[Finding]:
-    """What episodes alone find, as it comes. A caller that needs no more ends them."""
+    """Findings of the episodes, one after the other. The episodes end if the caller stops reading."""
     job_of = document(project, *settings)
     _, spec = job.read(job_of)
     assert spec is not None
@@ -80,7 +80,7 @@ def findings(project: Path, *settings: str, max_rows: int = 2, seconds: float = 
 
 
 def played(project: Path, *settings: str, **more: Any) -> dict[str, Finding]:
-    """All of it; of several findings of a check the first."""
+    """Check -> the first of its findings, after all episodes."""
     found: dict[str, Finding] = {}
     for finding in findings(project, *settings, **more):
         found.setdefault(finding.check, finding)
@@ -88,7 +88,7 @@ def played(project: Path, *settings: str, **more: Any) -> dict[str, Finding]:
 
 
 def first(project: Path, *settings: str, **more: Any) -> Finding:
-    """The first of it."""
+    """The first finding."""
     with closing(findings(project, *settings, **more)) as coming:
         return next(coming)
 
@@ -101,7 +101,7 @@ def named(found: Sequence[Finding], check_id: str) -> list[Finding]:
 
 
 LATER = (Template.STATEFUL, Template.VERIFIABLE)
-"""Templates whose own tests `make test` leaves to `.ci/run`: each takes seconds."""
+"""Templates whose own tests take seconds. `make test` leaves them to `.ci/run`."""
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_template_passes_as_written(projects: dict[Template, Path], template: 
 
 @pytest.fixture(scope="module")
 def mutant(projects: dict[Template, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Finding]:
-    """What is found where the scorer takes substrings, and a tool asks the clock."""
+    """Findings on a project whose scorer accepts substrings and whose tool reads the clock."""
     project = copied(projects, tmp_path_factory.mktemp("mutant") / "desk")
     code = project / "environment.py"
     strict = "return float(parse(transcript.answer) == self.expected and self.looked_up(transcript))"
@@ -156,7 +156,7 @@ def test_a_tool_that_asks_the_clock_is_named(mutant: dict[str, Finding]) -> None
     assert "`get_depot`" in found.observed
 
 
-def test_what_is_not_broken_passes_beside_what_is(mutant: dict[str, Finding]) -> None:
+def test_unbroken_parts_pass_beside_broken_ones(mutant: dict[str, Finding]) -> None:
     passed = {name for name, finding in mutant.items() if finding.verdict == "Pass"}
     assert passed >= {"environment", "oracle", "speed", "reward-range", "splits"}
 
@@ -322,7 +322,7 @@ def test_every_mistake_of_a_job_has_a_line(project: Path) -> None:
     assert {finding.field for finding in found} == {"spec.seed", "spec.schedule.maxSteps", "spec.odd"}
 
 
-def test_a_model_that_is_there_is_seen(project: Path) -> None:
+def test_an_existing_model_is_found(project: Path) -> None:
     (project / "tiny-model").mkdir()
     (project / "tiny-model" / "config.json").write_text("{}")
     (found,) = named(job.read(document(project))[0], "model")
@@ -330,7 +330,7 @@ def test_a_model_that_is_there_is_seen(project: Path) -> None:
 
 
 @pytest.mark.parametrize("base", ["hf://Qwen/Qwen3-0.6B", "s3://bucket/model"])
-def test_a_model_elsewhere_is_not_looked_at(project: Path, base: str) -> None:
+def test_a_remote_model_is_not_checked(project: Path, base: str) -> None:
     found, _ = job.read(document(project, f"spec.model.base={base}"))
     assert named(found, "model") == []
 
@@ -418,7 +418,7 @@ def test_the_environments_own_tests_are_run(tmp_path: Path, content: str, verdic
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """SIGINT raises KeyboardInterrupt, also where a shell started the tests in its background."""
+    """Makes SIGINT raise KeyboardInterrupt, even if a shell started the tests in the background."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -523,7 +523,7 @@ def test_the_job_of_the_current_folder_is_checked(project: Path, monkeypatch: py
     assert json.loads(done.stdout)["verdicts"] == {"Fail": 1, "Unknown": 2}
 
 
-def test_a_project_elsewhere_is_named(project: Path, tmp_path: Path) -> None:
+def test_the_report_names_a_project_in_another_folder(project: Path, tmp_path: Path) -> None:
     moved = yaml.safe_load((project / "job.yaml").read_text())
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "job.yaml").write_text(yaml.safe_dump(moved))
@@ -541,7 +541,7 @@ FINDING = Finding(
 )  # fmt: skip
 
 
-def test_a_finding_says_what_was_seen_what_to_write_and_shows_it() -> None:
+def test_a_finding_has_observation_advice_and_example() -> None:
     assert list(text.lines(FINDING, None)) == [
         "Fail    splits           Rows are shared.",
         "        fix: Split them once. (spec.data)",

@@ -1,4 +1,4 @@
-"""Jobs from Python: what is begun, waited for and read, on a cluster, on this machine, and as coroutines."""
+"""The Python client: jobs are started, awaited and read on a cluster or this machine, also by coroutines."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ ROOT = Path(__file__).resolve().parents[3]
 JOB = ROOT / "examples" / "sop-quickstart" / "job.yaml"
 STEPS = 4
 WAITS = {"base": "file:///nowhere", "warmStart": {"job": "absent"}}
-"""A model of a job that waits for another one, and so starts nothing."""
+"""A model that warm-starts from a job that is absent, so that nothing starts."""
 
 
 def condition(kind: str, reason: str = "R", message: str = "", **more: Any) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def stored_job(name: str, *conditions: dict[str, Any], **more: Any) -> dict[str,
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of one local job, `refunds`, that is complete."""
+    """The folder of one complete local job, `refunds`."""
     folder = tmp_path_factory.mktemp("jobs")
     job = folder / "refunds"
     made = written_run.write(job / "artifacts", steps=STEPS, every=2)
@@ -85,7 +85,7 @@ def run(jobs: Path) -> Run[Any]:
 
 
 def files(jobs: Path) -> RunFiles:
-    """What `refunds` has written."""
+    """The artifacts of `refunds`."""
     metadata = JobFolder(jobs / "refunds").whole()["metadata"]
     identity = (metadata[key] for key in ("namespace", "name", "uid"))
     return RunFiles(FileStore(), Layout(f"file://{jobs}/refunds/artifacts", *identity))
@@ -108,7 +108,7 @@ def on_cluster(stub: StubCluster, job: dict[str, Any]) -> Run[Any]:
 # metrics
 
 
-def test_the_metrics_are_the_steps_own_and_their_batches(run: Run[Any], jobs: Path) -> None:
+def test_metrics_are_those_of_a_step_and_its_batch(run: Run[Any], jobs: Path) -> None:
     stored = files(jobs)
     batches, frame = stored.batch_metrics(), run.metrics()
     assert (frame.index.name, [*frame.index]) == ("step", [*range(1, STEPS + 1)])
@@ -190,7 +190,7 @@ def test_episodes_come_with_their_step_and_row(run: Run[Any], jobs: Path) -> Non
     assert repr(found[0]) == f"<Trajectory {found[0].episode.episode_id}>"
 
 
-def test_a_filter_takes_those_that_are_meant(run: Run[Any]) -> None:
+def test_a_filter_selects_the_matching_episodes(run: Run[Any]) -> None:
     every = [*run.trajectories()]
     assert [*run.trajectories(step=1)] == [each for each in every if each.step == 1]
     row = every[-1].row
@@ -240,7 +240,7 @@ def test_the_bill_is_the_ledgers(tmp_path: Path) -> None:
 
 
 def local_run(folder: Path, *conditions: dict[str, Any]) -> Run[Any]:
-    """A local job with these conditions."""
+    """A local job whose status has these conditions."""
     FinishedRun(folder / "desk").job({"conditions": [*conditions]})
     return TrainingClient(local=True, folder=folder).run("desk")
 
@@ -307,7 +307,7 @@ def test_a_job_is_idle_by_its_newest_spec(
 
 
 def answers(*results: Any) -> Callable[[], Any]:
-    """One after the other; those that are errors are raised."""
+    """A function that returns these results one after the other, and raises those that are errors."""
     each = iter(results)
 
     def ask() -> Any:
@@ -349,7 +349,7 @@ def test_an_evaluation_is_applied_as_one(stub: StubCluster) -> None:
     assert (run.kind, stub.applied[0]["kind"]) == ("RLEvalJob", "RLEvalJob")
 
 
-def test_a_job_is_suspended_and_let_go_on(stub: StubCluster) -> None:
+def test_a_job_is_suspended_and_resumed(stub: StubCluster) -> None:
     run = on_cluster(stub, stored_job("desk", pause=PAUSE))
     run.suspend()
     run.resume()
@@ -357,7 +357,7 @@ def test_a_job_is_suspended_and_let_go_on(stub: StubCluster) -> None:
     assert stub.applied == [{"spec": {"suspend": True}}, {"spec": {"suspend": False}, "metadata": ended}]
 
 
-def test_what_a_job_on_a_cluster_wrote_is_read_from_its_store(stub: StubCluster, jobs: Path) -> None:
+def test_artifacts_of_a_cluster_job_are_read_from_its_store(stub: StubCluster, jobs: Path) -> None:
     run = on_cluster(stub, stored_job("desk"))
     with pytest.raises(RunNotFoundError, match="desk: the job has written nothing yet"):
         run.metrics()
@@ -399,7 +399,7 @@ def test_a_cluster_and_this_machine_exclude_each_other() -> None:
 # the job
 
 
-def test_a_change_is_laid_over_field_by_field() -> None:
+def test_a_change_is_merged_field_by_field() -> None:
     block = {"a": {"b": 1, "c": 2}, "d": {"e": 3}, "f": 4}
     made = document.laid_over(block, {"a": {"c": 5}, "d": 6, "f": {"g": 7}})
     assert made == {"a": {"b": 1, "c": 5}, "d": 6, "f": {"g": 7}}
@@ -450,7 +450,7 @@ def test_a_job_runs_suspends_resumes_and_ends_with_its_starter(tmp_path: Path) -
         run.resume()
         assert run.poll() is None
         process = child.children[tmp_path / "mine"]
-        process.let_go()  # as the system does when this process ends, however it does
+        process.let_go()  # as the operating system does whenever this process ends
         assert process.process.wait(60) == 130
         with pytest.raises(RunHeldError, match="no process runs it"):
             run.wait(60)
@@ -459,14 +459,14 @@ def test_a_job_runs_suspends_resumes_and_ends_with_its_starter(tmp_path: Path) -
 
 
 def played_by(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the process of a local job be a script of the shell."""
+    """Replace the process of local jobs by a shell script."""
     program = folder / "program"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(program))
 
 
-def test_what_the_command_refuses_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_of_the_command_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     played_by("echo odd >&2; echo headway: the job runs already >&2; exit 2", tmp_path, monkeypatch)
     with pytest.raises(ManifestError, match=r"^the job runs already$"):
         TrainingClient(local=True, folder=tmp_path).train(JOB)
@@ -478,7 +478,7 @@ def test_a_job_that_another_command_runs_goes_on(tmp_path: Path) -> None:
     with opened(made, tmp_path / "sop-quickstart", print):
         run = client.run("sop-quickstart")
         assert run.poll() is None
-        run.resume()  # which starts nothing
+        run.resume()  # this starts nothing
     with pytest.raises(RunHeldError, match="no process runs it"):
         run.poll()
     with pytest.raises(ManifestError, match=r"modules=FOLDER"):

@@ -1,4 +1,4 @@
-"""A command hears that its reader has ended, whatever it waits for."""
+"""A command notices that the reader of its output has ended, whatever it waits for."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 def test_a_signal_that_interrupts_nothing_is_sent_again(
     monkeypatch: pytest.MonkeyPatch, read_end: int, lost: int
 ) -> None:
-    """A signal just before a system call runs no handler until the call returns."""
+    """A signal that arrives just before a system call runs no handler until the call returns."""
     send, sent = signal.pthread_kill, []
 
     def losing(thread: int, number: int) -> None:

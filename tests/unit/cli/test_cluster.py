@@ -1,4 +1,4 @@
-"""What `headway` says if a cluster has no Headway, or another version of it."""
+"""Messages of `headway` if a cluster has no Headway, or another version of it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headway_cli.app import app
 ROOT = Path(__file__).resolve().parents[3]
 NAME = "refund-desk"
 OF = f"failed to create typed patch object (team/{NAME}; headway.dev/v1alpha1, Kind=RLTrainingJob): "
-"""How an API server begins its refusal of an apply."""
+"""The beginning of an API server's refusal of an apply."""
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def run(*words: str) -> Result:
 
 
 def status(code: int, message: str, **more: Any) -> tuple[int, dict[str, Any]]:
-    """An API server's refusal."""
+    """The Status object of an API server's refusal."""
     kept = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
     return code, {**kept, "message": message, "code": code, **more}
 

@@ -1,4 +1,4 @@
-"""Completion of the command line in a person's shell: the script that it prints, and what that offers."""
+"""Shell completion of the command line: the printed script, and what it offers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _headway_completion
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    """A PATH that has `headway`."""
+    """A PATH on which `headway` is."""
     program = tmp_path / "headway"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m headway_cli "$@"\n')
     program.chmod(0o755)
@@ -64,7 +64,7 @@ def test_zsh_completes_a_verb_and_an_option(path: str) -> None:
 
 
 def test_zsh_is_given_a_script_and_what_it_asks_for(path: str) -> None:
-    """As zsh asks: the words so far are in the environment."""
+    """As in zsh, the words typed so far are in the environment."""
     script = answer(["headway"], path, _HEADWAY_COMPLETE="source_zsh")
     assert script.split("\n")[1] == "#compdef headway"
     assert "_HEADWAY_COMPLETE=complete_zsh" in script

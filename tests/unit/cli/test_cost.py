@@ -1,4 +1,4 @@
-"""`headway cost`: the bill of a stored run is the one that its trajectories, recounted, come to."""
+"""`headway cost`: the bill of a stored run equals a recount of its trajectories."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def run(tmp_path: Path) -> FinishedRun:
 
 
 def recounted(run: FinishedRun) -> dict[str, Any]:
-    """By the script that shares no code with the product, from the trajectories."""
+    """The result of the script that recounts the trajectories and shares no code with the product."""
     sys.path.insert(0, str(ROOT / "hack" / "demo"))
     try:
         from headway_demo.bill import recount
@@ -71,7 +71,7 @@ def test_the_bill_equals_a_recount_of_the_trajectories(run: FinishedRun) -> None
     assert counted["discarded"] > 0
 
 
-def test_the_bill_is_the_one_of_the_status(run: FinishedRun) -> None:
+def test_the_bill_equals_the_status(run: FinishedRun) -> None:
     found = as_json(run.uri, "--base", "hf://org/base")
     expected = usage(run.ledger.days, DEFAULT.of("hf://org/base"), date(2023, 11, 14))
     assert (found["cost"], found["priceBook"]) == (expected.cost, expected.price_book)
@@ -125,7 +125,7 @@ def test_a_changed_price_book_is_shown_with_its_corrections(tmp_path: Path) -> N
     assert f"-> {correction['after']} USD" in shown(str(tmp_path)).stdout
 
 
-def test_what_it_was_to_cost_is_beside(run: FinishedRun) -> None:
+def test_the_estimate_is_shown_beside_the_cost(run: FinishedRun) -> None:
     kept = {"basis": "Data", "cost": ["0.10", "0.20", "0.30"]}
     run.store.put(run.layout.estimate("data"), json.dumps(kept).encode())
     run.store.put(run.layout.estimate("preflight"), json.dumps({"basis": "Preflight", "cost": None}).encode())
@@ -187,7 +187,7 @@ def test_prices_of_single_models_need_the_runs_own_model(tmp_path: Path) -> None
         ),
     ],
 )
-def test_whose_prices_hold_is_what_all_candidates_share(job: dict[str, Any], model: str | None) -> None:
+def test_prices_are_those_of_the_model_all_candidates_share(job: dict[str, Any], model: str | None) -> None:
     assert bill.model_of(job) == model
 
 
@@ -210,7 +210,7 @@ def test_a_torn_segment_is_named_and_nothing_is_billed(run: FinishedRun) -> None
     assert "t0-000001.jsonl cannot be read: its last line has no line break" in done.stderr
 
 
-def test_a_segment_that_is_there_twice_is_not_billed_twice(run: FinishedRun) -> None:
+def test_a_duplicate_segment_is_not_billed_twice(run: FinishedRun) -> None:
     segment = next(run.place.rglob("usage/t0-000001.jsonl"))
     segment.with_name("copy.jsonl").write_bytes(segment.read_bytes())
     done = shown(str(run.folder))

@@ -1,4 +1,4 @@
-"""`headway data push`: what it prints of files, which it refuses and where, and what it writes of them."""
+"""`headway data push`: its output, the files that it refuses, and the spec blocks that it prints."""
 
 from __future__ import annotations
 
@@ -164,12 +164,12 @@ def test_a_row_jobs_refuse_is_named_by_line_before_any_upload(tmp_path: Path, te
         ("prompt,n\na,1\n\nb\n", r"rows.csv, line 4: row 1 ends before column 'n'"),
     ],
 )
-def test_lines_of_a_csv_count_those_within_cells(tmp_path: Path, text: str, says: str) -> None:
+def test_csv_line_numbers_count_line_breaks_within_cells(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(InvalidRowsError, match=says):
         uploads.read(written(tmp_path / "rows.csv", text))
 
 
-def test_columns_of_a_table_are_those_that_a_row_travels_with(tmp_path: Path) -> None:
+def test_table_columns_are_those_that_a_row_keeps(tmp_path: Path) -> None:
     path = tmp_path / "rows.parquet"
     rows = [
         {"day": date(2026, 1, 1), "share": 0.5, "right": True, "labels": {"a": 1}, "none": None},

@@ -1,4 +1,4 @@
-"""`headway doctor`: the endpoint that its options name, and the end of its preflight."""
+"""`headway doctor`: the endpoint that its options name, and its end after the preflight."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def options(**given: Any) -> Options:
 
 
 def failed(reason: str, message: str) -> Json:
-    """The status of a job that failed before its preflight was over."""
+    """The status of a job that failed before its preflight ended."""
     condition = {"type": "Failed", "status": "True", "reason": reason, "message": message}
     return {"preflight": {"state": "Running"}, "conditions": [condition]}
 
@@ -86,7 +86,7 @@ def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
     assert "add --model NAME" in done.output
 
 
-def test_the_token_leaves_the_disk_with_the_block(tmp_path: Path) -> None:
+def test_the_token_is_removed_from_disk_after_the_block(tmp_path: Path) -> None:
     asked = baseline.chosen(options(endpoint=URL, model=MODEL, token_env="KEY"), {"KEY": "sk-1"})
     seen: list[object] = []
     with contextlib.suppress(InterruptedError), baseline.written(asked, tmp_path) as variables:

@@ -1,4 +1,4 @@
-"""`headway estimate`: what it says of a job is what the job's own coordinator says before it has played."""
+"""`headway estimate` prints the estimate that the job's own coordinator makes before any episode."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def shown(*words: str) -> Result:
 
 
 class Stage:
-    """The example's job over a toy model and a few rows, as a file; and its coordinator."""
+    """The example's job as a file, with a toy model and a few rows, and its coordinator."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = write_inputs(folder)
@@ -68,14 +68,14 @@ class Stage:
         return path
 
     def by_the_command(self, *words: str) -> Json:
-        """As it prints it."""
+        """The estimate that the command prints."""
         done = shown(str(self.file), "--environment", str(EXAMPLE), "--output", "json", *words)
         assert done.exit_code == 0, done.output
         found: Json = json.loads(done.stdout)
         return found
 
     def by_the_coordinator(self, book: PriceBook = DEFAULT) -> Json:
-        """As it keeps it in the store."""
+        """The estimate that the coordinator stores."""
         spec = RLTrainingJobSpec.model_validate(self.spec)
         bench = Bench(spec)
         ready = bench.basics(self.folder)
@@ -96,7 +96,7 @@ def kept(store: FileStore, layout: Layout) -> Json:
 
 
 def begun(row: Json) -> ResetReply:
-    """How the example's environment begins a row, asked without any sandbox."""
+    """The first observation of the example's environment on a row, without a sandbox."""
     spec = importlib.util.spec_from_file_location("the_example", EXAMPLE / "environment.py")
     assert spec is not None
     assert spec.loader is not None
@@ -107,7 +107,7 @@ def begun(row: Json) -> ResetReply:
 
 
 def compared(printed: Json, known: Json) -> None:
-    """Every number is the same to the last digit."""
+    """Check that every number is equal to the last digit."""
     ends = {key: [each["low"], each["likely"], each["high"]] for key, each in printed["usage"].items()}
     assert ends == known["usage"]
     cost = None if printed["likely"] is None else [printed["low"], printed["likely"], printed["high"]]
@@ -200,7 +200,7 @@ def test_an_estimate_notes_the_error_of_its_environment(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("base", ["hf://nobody/no-such-model", "file:///no/such/folder"])
-def test_an_unavailable_model_leaves_it_to_the_limits(stage: Stage, base: str) -> None:
+def test_without_its_model_an_estimate_uses_the_limits(stage: Stage, base: str) -> None:
     stage.spec["model"]["base"] = base
     printed = stage.by_the_command()
     assert f"the tokenizer of {base} is not available" in printed["notes"][0]
@@ -209,7 +209,7 @@ def test_an_unavailable_model_leaves_it_to_the_limits(stage: Stage, base: str) -
     assert with_model["notes"] == []
 
 
-def test_a_context_that_nobody_says_is_asked_for(stage: Stage) -> None:
+def test_an_unknown_context_length_is_asked_for(stage: Stage) -> None:
     stage.spec["model"] = {"base": "hf://nobody/no-such-model"}
     done = shown(str(stage.file))
     assert done.exit_code == 2
@@ -237,7 +237,7 @@ def test_rows_that_fill_no_batch_have_no_known_cost(stage: Stage) -> None:
     ],
     ids=["no-file", "torn-row", "wrong-field", "unknown-field", "no-rows"],
 )
-def test_what_is_wrong_is_named_with_its_field(stage: Stage, spoil: Any, words: str) -> None:
+def test_a_mistake_is_named_with_its_field(stage: Stage, spoil: Any, words: str) -> None:
     spoil(stage)
     done = shown(str(stage.file))
     assert (done.exit_code, done.stdout) == (2, "")
@@ -261,7 +261,10 @@ def test_a_price_book_of_the_cluster_is_noted_as_not_read(stage: Stage) -> None:
 
 
 def an_evaluation(stage: Stage, **spec: Any) -> Json:
-    """Of the stage's job, as `headway eval --from` writes it, beside another model and an endpoint."""
+    """An evaluation of the stage's job, as `headway eval --from` writes it.
+
+    It also has another model and an endpoint as candidates.
+    """
     made = manifest(EvalOptions(models=["hf://nobody/other"], job="sop-quickstart"), stage.job)
     endpoint = {"name": "far", "endpoint": {"url": "https://e/v1", "model": "big"}}
     made["spec"]["candidates"].append(endpoint)
@@ -316,9 +319,7 @@ def by_the_evaluations_coordinator(stage: Stage, job: Json) -> Json:
     return kept(stage.store, layout)
 
 
-def test_a_candidate_of_a_job_that_nobody_knows_is_named(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_candidate_of_an_unknown_job_is_named(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", "/no/such/config")
     file = stage.folder / "eval.yaml"
     file.write_text(yaml.safe_dump(an_evaluation(stage)))
@@ -328,7 +329,7 @@ def test_a_candidate_of_a_job_that_nobody_knows_is_named(
     assert "no cluster is configured" in done.stderr
 
 
-def test_weights_that_are_there_are_those_that_are_meant(stage: Stage) -> None:
+def test_candidates_resolve_to_existing_or_expected_weights(stage: Stage) -> None:
     def chosen(which: Json, status: Json) -> str | None:
         spec = an_evaluation(stage)["spec"]
         spec["candidates"] = [{"name": "x", "checkpoint": {"job": "j", **which}}]

@@ -1,4 +1,4 @@
-"""`headway eval`: an RLEvalJob from options, printed, applied or run here."""
+"""`headway eval`: it makes an RLEvalJob from options, and prints, applies or runs it."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def training(**spec: Any) -> Json:
     return {**found, "spec": {**found["spec"], **spec}}
 
 
-def test_the_examples_evaluation_is_what_its_job_lends() -> None:
-    """As `eval.yaml` has it, except for the candidate at an endpoint, `noWorse`, and its rows."""
+def test_the_examples_evaluation_has_its_jobs_fields() -> None:
+    """They agree with `eval.yaml`, except for the candidate at an endpoint, `noWorse`, and the rows."""
     made = printed(
         "--from", str(JOB), "--must-beat", "tuned-base", "--max-rows", "48",
         "--data", "s3://headway/quickstart/test.jsonl", "--name", "sop-quickstart",
@@ -90,7 +90,7 @@ def test_tokens_are_drawn_as_in_validation() -> None:
     assert borrowed_of(training(rollout={}))["evaluation"]["sampling"] == {"maxTokens": 4096}
 
 
-def test_what_only_training_has_is_not_borrowed() -> None:
+def test_fields_of_training_alone_are_not_copied() -> None:
     job = training(
         environment={"image": "i", "entrypoint": "m:C", "contract": {"tools": []}},
         rollout={"maxConcurrency": 8, "episodeTokenLimit": 99, "sampling": {"maxTokens": 5}},
@@ -134,7 +134,7 @@ def test_a_model_is_named_by_the_end_of_its_address() -> None:
 
 
 def test_the_jobs_own_base_is_loaded_as_the_job_loads_it() -> None:
-    """Else it would have another context length on the same servers, which the operator refuses."""
+    """Otherwise it would have another context length on the same servers, which the operator refuses."""
     job = training()
     [base] = candidates_of(EvalOptions(candidates=["base=s3://headway/quickstart/model"]), job)
     assert base["model"] == {
@@ -200,7 +200,7 @@ def test_an_own_agent_has_no_turns_to_limit(tmp_path: Path) -> None:
     assert printed("--from", str(JOB), "--agent-turns", "3")["spec"]["agent"] == {"builtin": {"maxTurns": 3}}
 
 
-def test_options_stand_over_what_is_borrowed() -> None:
+def test_options_override_the_jobs_fields() -> None:
     made = printed(
         "--from", str(JOB), "--environment", "other:Desk", "--image", "i:2", "--max-rows", "3",
         "--baseline", "tuned-base", "--name", "mine",
@@ -250,9 +250,7 @@ def test_a_job_that_the_cluster_does_not_have_is_an_error(stub: StubCluster) -> 
     assert "did you mean sop-quickstart?" in done.stderr
 
 
-def test_a_local_job_lends_and_the_evaluation_is_run_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_evaluation_of_a_local_job_is_run_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     FinishedRun(tmp_path / ".headway" / NAME).job()
     ran: list[Json] = []

@@ -1,4 +1,4 @@
-"""docs/first-environment.md: its commands and links are there, and its changes do what it says."""
+"""docs/first-environment.md: its commands and links exist, and its changes have the described effect."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def test_the_templates_are_those_there_are() -> None:
     assert {each for each in Template if f"| `{each}` |" in TEXT} == {*Template}
 
 
-def test_each_check_has_a_line(project: Path) -> None:
-    (project / "test_environment.py").unlink()  # to run them takes seconds
+def test_the_page_has_a_line_for_each_check(project: Path) -> None:
+    (project / "test_environment.py").unlink()  # running them takes seconds
     checks = {finding.check for finding in checking.findings(manifest.read(project / "job.yaml"), project, 1)}
     assert CHECKS - {"tools-like-production", "file"} == checks
 

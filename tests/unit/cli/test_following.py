@@ -1,4 +1,4 @@
-"""`headway watch` and `submit` in a pipe: a line or an object a change, and an exit code for the end."""
+"""`headway watch` and `submit` in a pipe: a line or an object for each change, and the exit code."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run(*words: str) -> Result:
 
 
 def then(stub: StubCluster, *jobs: Callable[[], Json], then_deleted: bool = False) -> threading.Thread:
-    """Change the job once it is watched, and again."""
+    """Change the job once the command watches it, and then once more."""
 
     def change() -> None:
         end = time.monotonic() + DEADLINE_SECONDS
@@ -151,7 +151,7 @@ EXAMPLE = ROOT / "examples" / "sop-quickstart" / "job.yaml"
 
 @pytest.mark.parametrize("form", list(Form))
 def test_a_local_job_is_shown_in_a_pipe_too(tmp_path: Path, form: Form) -> None:
-    """It is suspended, so that nothing of it starts."""
+    """The job is suspended, so that no process of it starts."""
     where = tmp_path / "job"
     options = ("--set", "spec.suspend=true", "--folder", str(where), "--output", form.value)
     done = run("run", str(EXAMPLE), "--local", *options)
@@ -189,7 +189,7 @@ def test_a_pipe_that_is_closed_ends_a_command_at_its_next_line(monkeypatch: pyte
 
 @pytest.fixture
 def console(tmp_path: Path) -> Iterator[Console]:
-    """Of a terminal that is a file."""
+    """A console that writes to a file as if to a terminal."""
     with (tmp_path / "terminal").open("w+") as out:
         yield Console(file=out, force_terminal=True, width=80, height=50)
 
@@ -200,25 +200,25 @@ def written(console: Console) -> str:
 
 
 def until_written(console: Console, text: str) -> None:
-    """Return once the terminal shows it."""
+    """Return once the console has written the text."""
     end = time.monotonic() + DEADLINE_SECONDS
     while text not in written(console):
         assert time.monotonic() < end, written(console)
         time.sleep(REDRAW_SECONDS / 10)
 
 
-def test_nothing_is_drawn_where_nothing_is_new(console: Console) -> None:
+def test_an_unchanged_job_is_not_drawn_again(console: Console) -> None:
     with Terminal(console, now=lambda: shown_jobs.NOW) as there:
         there.show(shown_jobs.training())
         until_written(console, "held-out")
         there.show(shown_jobs.training())
-        time.sleep(3 * REDRAW_SECONDS)  # a redraw would come meanwhile
+        time.sleep(3 * REDRAW_SECONDS)  # a redraw would happen in this time
     assert written(console).count("held-out") == 2  # once at the start, and once at the end
     assert written(console).endswith("\x1b[?25h")
 
 
 def test_a_terminal_of_a_new_size_is_cleared_first(console: Console) -> None:
-    """A terminal may wrap the old lines again: then they are more than were written."""
+    """A terminal may wrap the old lines again, and then shows more lines than were written."""
     clear = "\x1b[H\x1b[2J"
     with Terminal(console, now=lambda: shown_jobs.NOW) as there:
         there.show(shown_jobs.training())
@@ -230,7 +230,7 @@ def test_a_terminal_of_a_new_size_is_cleared_first(console: Console) -> None:
     assert "EntropyFalling since step 31;\x1b[0m\n" in written(console).partition(clear)[2]
 
 
-def test_a_terminal_is_given_back_where_a_job_is_not_found(console: Console) -> None:
+def test_a_terminal_is_restored_if_a_job_is_not_found(console: Console) -> None:
     with Terminal(console):
         pass
     assert written(console) == ""
@@ -258,7 +258,7 @@ WITHOUT_JSON = {
     "mcp": "its output is a protocol",
     "serve": "its output is vLLM's log, and with --print a command for a shell",
 }
-"""Command -> why it has no --output json."""
+"""Command -> the reason why it has no `--output json`."""
 
 
 def test_every_command_that_prints_data_has_json() -> None:

@@ -1,4 +1,4 @@
-"""The hub gives no model to a command on this machine: what the error says, and that its advice helps."""
+"""A model that a command of this machine cannot get from the hub: the error, and that its advice helps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from headway_cli.where import LocalJob
 
 MODEL = ModelSpec(base="hf://acme/open")
 REMOTE = ("pods", "s3://", "Secret", "secretRef")
-"""What a person at this machine does not have."""
+"""Words for things that a person at this machine does not have."""
 
 
 def offline(*_: Any, **__: Any) -> None:

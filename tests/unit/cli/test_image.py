@@ -1,4 +1,4 @@
-"""`headway image`: what is asked of a builder, what is printed, and what is refused."""
+"""`headway image`: how it calls a builder, what it prints, and what it refuses."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ app.command()(image)
 
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An environment's folder; on PATH is a shell, and whatever a test adds."""
+    """An environment's folder. The PATH has only a shell, and what a test adds."""
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setenv("RECORD", str(tmp_path / "record"))
@@ -50,7 +50,7 @@ def program(desk: Path, name: str, script: str) -> None:
 
 
 def asked(desk: Path) -> list[str]:
-    """Command lines that the builder was given."""
+    """Command lines that the builder received."""
     return (desk.parent / "record").read_text().splitlines()
 
 
@@ -118,7 +118,7 @@ def test_a_build_that_fails_ends_with_1_and_prints_no_image(
     assert "write --base" not in run(desk, "--base", "registry.example.com/sandbox:1").stderr
 
 
-def test_a_push_that_tells_no_digest_has_failed(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_push_without_a_digest_has_failed(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(desk, "buildah", BUILDAH)
     monkeypatch.setenv("SILENT", "1")
     done = run(desk, "--push", "--tag", "registry.example.com/desk:1")

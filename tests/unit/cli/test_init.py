@@ -1,4 +1,4 @@
-"""`headway init`: what a new project has, that it is sound, and where it is not written."""
+"""`headway init`: what a new project contains, that it is valid, and where it is not written."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ def test_a_project_has_all_that_it_needs(projects: dict[Template, Path], templat
 
 
 @pytest.mark.parametrize("template", Template)
-def test_its_job_is_valid_wise_and_named_for_it(projects: dict[Template, Path], template: Template) -> None:
+def test_a_projects_job_has_its_name_and_no_warnings(
+    projects: dict[Template, Path], template: Template
+) -> None:
     project = projects[template]
     job = RLTrainingJob.model_validate(yaml.safe_load((project / "job.yaml").read_text()))
     assert job.metadata.name == f"my-{template}"
@@ -79,7 +81,7 @@ def test_an_agents_service_is_the_one_that_the_job_names(projects: dict[Template
 
 
 @pytest.mark.parametrize("template", Template)
-def test_no_row_and_no_prompt_is_there_twice(projects: dict[Template, Path], template: Template) -> None:
+def test_no_row_and_no_prompt_occurs_twice(projects: dict[Template, Path], template: Template) -> None:
     train, validation = rows(projects[template], "train"), rows(projects[template], "validation")
     assert len(train) > 200
     assert len(validation) == 64
@@ -110,7 +112,7 @@ def test_the_command_says_what_it_wrote_and_what_to_do_next(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["null", "on", "e3"])
-def test_a_name_stays_a_text_in_the_job(tmp_path: Path, name: str) -> None:
+def test_a_name_like_a_number_stays_text_in_the_job(tmp_path: Path, name: str) -> None:
     done = CliRunner().invoke(app, [str(tmp_path / "x"), "--template", "stateful", "--name", name])
     assert done.exit_code == 0, done.stderr
     assert yaml.safe_load((tmp_path / "x" / "job.yaml").read_text())["metadata"]["name"] == name
@@ -151,7 +153,7 @@ def test_json_has_the_folder_and_its_files(tmp_path: Path) -> None:
     assert set(found["files"]) == {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
 
 
-def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
+def test_an_empty_folder_is_accepted(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, [str(tmp_path), "--template", "verifiable", "--name", "desk"])
     assert done.exit_code == 0, done.stderr
     assert (tmp_path / "job.yaml").is_file()
@@ -176,7 +178,7 @@ def test_an_unknown_template_is_refused(tmp_path: Path, options: list[str]) -> N
     assert not (tmp_path / "desk").exists()
 
 
-def test_a_generator_that_fails_is_reported_by_its_last_word(
+def test_a_failed_generator_is_reported_by_its_last_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scaffold, "texts", lambda *_: {"generate.py": "raise ValueError('no rows')"})

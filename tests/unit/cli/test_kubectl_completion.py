@@ -1,4 +1,4 @@
-"""Completion of `kubectl headway`: the program that kubectl runs, and what a shell makes of its lines."""
+"""Completion of `kubectl headway`: the program that kubectl runs, and how a shell uses its output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headway_cli.app import app
 PROGRAMS = Path(sys.executable).parent
 COMPLETE = PROGRAMS / "kubectl_complete-headway"
 FILES, NO_FILES = ":0", ":4"
-# As kubectl: it runs the program with the words typed so far, and the last line is the directive.
+# Like kubectl: it runs the program with the words typed so far, and reads the directive from the last line.
 AS_KUBECTL = """
 complete_plugin() {
   local out directive
@@ -31,7 +31,7 @@ ENVIRONMENT = {**os.environ, "PATH": f"{PROGRAMS}:{os.environ.get('PATH', '/usr/
 
 
 def answer(*words: str) -> list[str]:
-    """Lines of the program for the words typed after `kubectl headway`."""
+    """The program's output lines for words typed after `kubectl headway`."""
     done = subprocess.run([COMPLETE, *words], text=True, capture_output=True, timeout=100)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
@@ -68,7 +68,7 @@ def test_a_file_is_left_to_the_shell() -> None:
 
 
 def test_an_option_without_a_result_prints_nothing() -> None:
-    """The words before the last one are parsed, and none of them acts."""
+    """The words before the last one are parsed but not executed."""
     assert not any(line.startswith("headway ") for line in answer("--version", ""))
 
 

@@ -1,4 +1,4 @@
-"""`headway logs`: whose lines are shown, of a local job, of a store, and of pods on a cluster."""
+"""`headway logs`: whose lines it shows, for a local job, a stored run, and pods on a cluster."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_without_a_kind_both_kinds_of_names_are_known() -> None:
     assert role_of("desk-eval-coordinator-x", stems(None, "desk")) == "coordinator"
 
 
-def test_an_agent_in_its_sandbox_writes_as_the_runner() -> None:
+def test_an_agent_in_its_sandbox_has_the_role_runner() -> None:
     wanted = Wanted(Role.AGENT)
     assert wanted.takes("sandbox", "runner")
     assert not wanted.takes("sandbox", "sandbox")
@@ -122,9 +122,7 @@ def test_a_growing_log_is_read_line_by_line(tmp_path: Path) -> None:
     assert log.new() == []
 
 
-def test_what_is_written_later_and_by_new_processes_is_followed(
-    job: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_later_lines_and_new_processes_are_followed(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = job / "logs"
 
     def later(seconds: float) -> None:
@@ -138,7 +136,7 @@ def test_what_is_written_later_and_by_new_processes_is_followed(
     assert {*itertools.islice(lines, 2)} == {Line("desk-coordinator-a", "c2"), Line("desk-rollout-9", "r1")}
 
 
-def test_ctrl_c_ends_what_is_followed(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_following(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(seconds: float) -> None:
         raise KeyboardInterrupt
 
@@ -148,7 +146,7 @@ def test_ctrl_c_ends_what_is_followed(job: Path, monkeypatch: pytest.MonkeyPatch
     assert "desk-coordinator-a: c1" in done.stdout
 
 
-def test_a_store_has_the_last_of_each_process(tmp_path: Path) -> None:
+def test_a_store_has_the_last_log_of_each_process(tmp_path: Path) -> None:
     run = FinishedRun(tmp_path).identity()
     for pod_name, container in (("desk-coordinator-a", "coordinator"), ("desk-learner-0", "learner")):
         run.store.put(run.layout.last_log(pod_name, container), b"x\ny\n")
@@ -165,7 +163,7 @@ def test_a_store_is_not_followed(tmp_path: Path) -> None:
     assert "--follow is for running jobs" in done.stderr
 
 
-def test_a_word_that_means_nothing_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_run_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = shown("No/Such")
     assert done.exit_code == 2

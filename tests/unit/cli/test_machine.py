@@ -1,4 +1,4 @@
-"""The objects of a plan on one machine: their processes start, answer, end, and start again as pods do."""
+"""The objects of a plan on one machine: their processes start, answer, end and restart as pods do."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def body(kind: str, name: str, **more: Any) -> Json:
 
 
 def template(program: str, **more: Any) -> Json:
-    """Of a pod whose one process runs a program."""
+    """The template of a pod with one process that runs a program."""
     env = [{"name": name, "value": value} for name, value in more.pop("env", {}).items()]
     env += [{"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]
     container = {
@@ -88,7 +88,7 @@ def probes(**periods: int) -> Json:
 
 
 async def until(machine: Machine, wanted: list[Wanted], ready: Callable[[list[Json]], bool]) -> list[Json]:
-    """Carry out again and again until what is seen is as asked for; all objects by then."""
+    """Carry out the plan repeatedly until `ready` accepts the observed objects, and return them."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             await machine.carry_out(wanted, ())
@@ -275,14 +275,14 @@ subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_n
     assert pods.left_over(folder) == []
 
 
-async def test_what_a_killed_engine_left_is_ended(tmp_path: Path) -> None:
+async def test_processes_that_a_killed_engine_left_are_ended(tmp_path: Path) -> None:
     folder = tmp_path / "job"
     environ = os.environ | {names.ENV_LOCAL_JOB: str(folder)}
     left = await asyncio.create_subprocess_exec(
         sys.executable, "-c", "import time; time.sleep(600)", env=environ, start_new_session=True
     )
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while pods.left_over(folder) != [left.pid]:  # for a moment after exec, /proc has no environment
+        while pods.left_over(folder) != [left.pid]:  # just after exec, /proc shows no environment yet
             await asyncio.sleep(0.01)
     async with Machine(folder, tmp_path, JOB):
         assert await asyncio.wait_for(left.wait(), PATIENCE_SECONDS) == -9

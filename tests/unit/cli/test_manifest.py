@@ -1,4 +1,4 @@
-"""A job's file, and what is changed to run it on one machine."""
+"""A job's file, and the changes with which it runs on one machine."""
 
 from __future__ import annotations
 
@@ -97,13 +97,13 @@ def made(*settings: str) -> dict[str, Any]:
     return {**job, "status": {}}
 
 
-def test_a_job_goes_on_as_it_was() -> None:
+def test_an_unchanged_job_goes_on() -> None:
     stored = made()
     assert manifest.continued(stored, made(), resume=False) == stored
 
 
 @pytest.mark.parametrize("setting", ["spec.budget.usd='9'", "spec.schedule.maxSteps=40", "spec.suspend=true"])
-def test_a_job_goes_on_with_what_may_change(setting: str) -> None:
+def test_a_job_goes_on_with_an_allowed_change(setting: str) -> None:
     stored, new = made(), made(setting)
     found = manifest.continued(stored, new, resume=False)
     assert found["spec"] == new["spec"]
@@ -129,7 +129,7 @@ def test_an_ended_job_refuses_a_change_that_would_do_nothing(end: str) -> None:
         ("spec.schedule.maxSteps=3", "spec.schedule.maxSteps or more than it"),
     ],
 )
-def test_a_job_keeps_what_no_job_may_change(setting: str, field: str) -> None:
+def test_a_job_keeps_its_immutable_fields(setting: str, field: str) -> None:
     with pytest.raises(ManifestError, match=f"a job that has begun keeps {field}: write --fresh"):
         manifest.continued(made(), made(setting), resume=False)
 

@@ -1,4 +1,4 @@
-"""The tools of `headway mcp`: what they answer, refuse and cut, by the SDK's client in this process."""
+"""What the tools of `headway mcp` return, refuse and cut, tested with the SDK's client in this process."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ JOB = ROOT / "examples" / "sop-quickstart" / "job.yaml"
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project, not to be changed."""
+    """A project that tests must not change."""
     return mcp_project.written(tmp_path_factory.mktemp("made"))
 
 
 @pytest.fixture
 def project(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, with jobs, and no cluster."""
+    """A copy of the project as the current folder, with jobs, and no cluster."""
     folder = tmp_path / "project"
     shutil.copytree(made, folder)
     monkeypatch.chdir(folder)
@@ -56,7 +56,7 @@ def reader(project: Path) -> InProcess:
 
 @pytest.fixture
 def stub(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StubCluster]:
-    """A cluster with the training job `far`, whose run is that of `good`."""
+    """A cluster with the training job `far`, whose artifacts are those of `good`."""
     made = StubCluster()
     run = f"file://{project}/.headway/good/artifacts/team/good/0f0e0d0c-1111-4222-8333-444455556666"
     metadata = {"name": "far", "namespace": NAMESPACE, "uid": "u", "generation": 1}
@@ -84,7 +84,7 @@ async def test_jobs_of_this_machine_are_listed(reader: InProcess) -> None:
     assert found["notes"][0].startswith("no jobs of a cluster are listed: no cluster is configured")
 
 
-async def test_jobs_are_listed_by_state_and_so_many(reader: InProcess) -> None:
+async def test_jobs_are_listed_by_state_up_to_a_limit(reader: InProcess) -> None:
     found = answer(await reader.call_tool("jobs", {"state": "Running", "limit": 1}))
     assert [each["state"] for each in found["jobs"]] == ["Running"]
     assert found["notes"][-1] == "1 more; write a higher limit, or a state"
@@ -193,7 +193,7 @@ async def test_an_answer_without_a_matching_episode_is_noted(reader: InProcess) 
 
 
 def hostile(project: Path, content: str) -> None:
-    """One episode of `good` says something else."""
+    """A project in which one episode of `good` contains a hostile text."""
     folder = project / ".headway/good/artifacts/team/good/0f0e0d0c-1111-4222-8333-444455556666"
     path = sorted((folder / "trajectories/train").glob("*.json.gz"))[0]
     group = GroupRecord.model_validate_json(gzip.decompress(path.read_bytes()))
@@ -233,7 +233,7 @@ async def test_an_answer_has_its_bound(reader: InProcess, project: Path, content
         assert len(text(result)) <= bounds.MAX_CHARACTERS
 
 
-async def test_a_bill_is_as_the_verb_has_it(reader: InProcess) -> None:
+async def test_a_bill_equals_that_of_headway_cost(reader: InProcess) -> None:
     found = answer(await reader.call_tool("cost", {"job": "desk"}))
     assert {each["class"] for each in found["used"]} >= {"train", "sample"}
     assert float(found["cost"]) >= 0
@@ -450,7 +450,7 @@ def job_file(project: Path, namespace: str | None = None) -> None:
     (project / "job.yaml").write_text(yaml.safe_dump(job))
 
 
-async def test_a_job_of_a_file_is_submitted(changer: InProcess, stub: StubCluster, project: Path) -> None:
+async def test_a_job_is_submitted_from_a_file(changer: InProcess, stub: StubCluster, project: Path) -> None:
     job_file(project)
     asked = {"file": "job.yaml", "set": ["spec.schedule.maxSteps=3"]}
     found = answer(await changer.call_tool("submit", asked))
@@ -508,7 +508,7 @@ async def test_a_reader_runs_no_code_of_the_project(
     assert called[1] == ["estimate", "--output=json", "--episode", *kept]
 
 
-async def test_each_tool_says_what_it_does_to_the_world(changer: InProcess, reader: InProcess) -> None:
+async def test_each_tool_declares_its_effects(changer: InProcess, reader: InProcess) -> None:
     reads = {each.name: each.annotations for each in await reader.tools()}
     assert all(of is not None and of.read_only_hint and not of.destructive_hint for of in reads.values())
     all_of = {each.name: each.annotations for each in await changer.tools()}

@@ -15,7 +15,7 @@ from headway_cli.mcp_server.bounds import AnswerTooLongError, fitted
 from headway_cli.mcp_server.definition import Arguments
 
 TEXTS = st.text(st.characters(categories=None), max_size=300)
-"""Of any characters: controls and halves of surrogate pairs too."""
+"""Texts of any characters, including control characters and halves of surrogate pairs."""
 VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | TEXTS,
     lambda inner: st.lists(inner, max_size=8) | st.dictionaries(TEXTS, inner, max_size=8),
@@ -44,7 +44,7 @@ def test_an_answer_is_utf_8_and_json_without_odd_numbers(answer: dict[str, Any])
 @given(
     st.dictionaries(st.text("ab", max_size=5), st.integers() | st.text("xyz<>\"'\n", max_size=50), max_size=6)
 )
-def test_what_fits_is_left_as_it_is(answer: dict[str, Any]) -> None:
+def test_an_answer_that_fits_is_unchanged(answer: dict[str, Any]) -> None:
     assert fitted(answer) == (answer, [])
 
 
@@ -74,7 +74,7 @@ def test_an_untrusted_name_cannot_forge_a_notice_of_a_cut() -> None:
     assert len(cut[0]) < 90
 
 
-def test_what_is_nested_deeper_than_anyone_reads_is_left_out() -> None:
+def test_values_beyond_the_maximum_depth_are_left_out() -> None:
     value: Any = 1
     for _ in range(500):
         value = [value]

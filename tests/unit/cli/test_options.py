@@ -1,4 +1,4 @@
-"""A wrong value of an option, of any command: what is wrong, and what to write."""
+"""A wrong value of any command's option: the message says what is wrong and what to write."""
 
 from __future__ import annotations
 

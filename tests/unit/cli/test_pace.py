@@ -1,4 +1,4 @@
-"""How fast a job goes: by changes that were seen, and never by a number made up."""
+"""How fast a job goes, by the changes that were seen. No number is made up."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def test_no_series_of_looks_gives_a_rate_below_0(looks: list[tuple[float, int | 
     assert rate is None or rate > 0
 
 
-def test_the_first_total_may_be_old_and_tells_no_rate() -> None:
+def test_the_first_total_may_be_old_and_gives_no_rate() -> None:
     assert seen((0, 5_000_000), (10, 5_000_100)).rate(at(10)) is None
     assert seen((0, 5_000_000), (10, 5_000_100), (20, 5_000_300)).rate(at(20)) == pytest.approx(20)
 
 
-def test_a_look_without_changes_changes_nothing() -> None:
+def test_a_look_without_changes_keeps_the_rate() -> None:
     assert seen((0, 1), (10, 2), (20, 3)) == seen((0, 1), (5, 1), (10, 2), (11, None), (20, 3))
 
 
@@ -71,7 +71,7 @@ def test_a_total_that_is_constant_for_long_has_no_rate() -> None:
     assert slow.rate(at(3001)) is None
 
 
-def test_changes_of_long_ago_do_not_count() -> None:
+def test_old_changes_do_not_count() -> None:
     track = seen((0, 0), *((seconds, 1000 * seconds) for seconds in range(1, 60)))
     for seconds in range(1801, 1901, 10):
         track = track.seen(59_000 + seconds, at(seconds))

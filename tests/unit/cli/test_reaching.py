@@ -1,4 +1,4 @@
-"""A run that a reading command names: of this machine, of a cluster, or in a store, maybe unavailable."""
+"""The run that a reading command names: on this machine, on a cluster, or in a store that may be down."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ READING = {
     "timeline": ("--output", "json"),
     "artifacts": ("--output", "json"),
 }
-"""Command -> options, for those that read any run."""
+"""Command -> its options, for the commands that read any run."""
 LONGEST_SECONDS = 20.0
 
 

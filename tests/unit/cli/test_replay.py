@@ -1,4 +1,4 @@
-"""`headway replay`: what it asks of the learner, what it refuses before, and how it shows a result."""
+"""`headway replay`: what it asks of the learner, what it refuses first, and how it shows a result."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ Learner = Callable[[Path], int | None]
 
 @pytest.fixture
 def learner(monkeypatch: pytest.MonkeyPatch) -> Callable[[Learner], list[ReplayRequest]]:
-    """Has a function stand for the learner; what it is asked."""
+    """Replaces the learner by a function, and records the requests to it."""
 
     def stand_in(act: Learner) -> list[ReplayRequest]:
         asked: list[ReplayRequest] = []
@@ -123,7 +123,7 @@ def test_the_exit_code_says_whether_weights_are_the_same(
 def test_a_refusal_of_the_learner_keeps_its_words(
     made: Made, learner: Callable[[Learner], list[ReplayRequest]]
 ) -> None:
-    """It sees the run's objects below its own folder, which no person knows."""
+    """The learner sees the run's objects below its own folder, whose path a person does not know."""
 
     def act(folder: Path) -> int:
         at = f"file://{folder}/store/{made.layout.namespace}/{made.layout.name}/{made.layout.uid}"
@@ -206,7 +206,7 @@ def test_the_folder_of_the_run_is_refused(made_here: Made, where: str) -> None:
         ),
     ],
 )
-def test_what_cannot_be_asked_is_refused_at_once(made: Made, words: list[str], message: str) -> None:
+def test_an_impossible_replay_is_refused_at_once(made: Made, words: list[str], message: str) -> None:
     shown = replay(made.folder, *words)
     assert shown.exit_code == 2, shown.output
     assert message in shown.stderr
@@ -292,7 +292,10 @@ def test_another_loss_drops_the_clip_bounds_of_the_old_one() -> None:
 
 
 def test_a_replay_changes_the_settings_that_were_in_force() -> None:
-    """The step was trained with cispo by a remedy: its bound is changed, not that of the spec's ppo."""
+    """A remedy trained the step with cispo.
+
+    So the replay changes cispo's bound, not the one of the spec's ppo.
+    """
     held = rig.report(3).model_copy(update={"in_force": InForce(number=1, loss="cispo", learning_rate=1e-5)})
     found = changed(held, None, "spec.algorithm.clip.high=4", clip={"low": 0.7, "high": 1.3})
     assert (found.algorithm.loss, found.optimizer.learning_rate) == ("cispo", 1e-5)
@@ -318,7 +321,7 @@ def test_a_remedy_cannot_be_replayed_with_another_loss() -> None:
 # what is printed
 
 
-def test_a_result_for_people() -> None:
+def test_a_result_is_printed_for_people() -> None:
     assert report_lines(SAME, "refunds") == [
         "refunds: step 2 trained again from the checkpoint of step 1",
         "same weights: adapter_model.safetensors aaaaaaaaaaaa",
@@ -348,7 +351,7 @@ def test_weights_that_differ_say_where_and_by_how_much() -> None:
     assert "no recorded weights are left for a comparison" in unknown[1]
 
 
-def test_a_metric_of_one_side_alone_is_shown() -> None:
+def test_a_metric_that_only_one_side_has_is_shown() -> None:
     found = SAME.model_copy(
         update={"recorded": {"training/odd": 1.0, "training/even": 2.0}, "replayed": {"training/even": 2.0}}
     )
@@ -357,7 +360,7 @@ def test_a_metric_of_one_side_alone_is_shown() -> None:
 
 
 @given(st.sets(st.integers(1, 40)))
-def test_spans_tell_every_number_once(steps: set[int]) -> None:
+def test_spans_contain_every_number_once(steps: set[int]) -> None:
     found: list[int] = []
     for part in filter(None, spans(steps).split(", ")):
         first, _, last = part.partition(" to ")

@@ -1,4 +1,4 @@
-"""`headway report` and `headway compare`: which run is shown, where the page goes, and what is refused."""
+"""`headway report` and `headway compare`: which run they show, where the page goes, and what they refuse."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return written_run.write(tmp_path_factory.mktemp("run"), steps=3)
 
 
-def test_a_run_becomes_a_page(made: Made, tmp_path: Path) -> None:
+def test_a_report_of_a_run_is_written(made: Made, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
     done = CliRunner().invoke(app, ["report", str(made.folder), "--out", str(out)])
     assert done.exit_code == 0, done.stderr

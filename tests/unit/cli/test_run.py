@@ -1,4 +1,4 @@
-"""The folder of a local job: one command at a time, nothing thrown away that is not a job."""
+"""The folder of a local job: one command at a time, and no file is deleted that is not the job's."""
 
 from __future__ import annotations
 

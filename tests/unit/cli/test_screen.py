@@ -1,7 +1,7 @@
-"""What `headway watch` draws, at three widths, of jobs as they are and of jobs as no version writes them.
+"""The screen of `headway watch` at three widths, for real jobs and for jobs that no version writes.
 
-The pictures lie in `screens/`. Write them again with `WRITE_SCREENS=1 pytest tests/unit/cli/test_screen.py`,
-and read the difference before it is committed.
+The pictures are in `screens/`. Write them again with `WRITE_SCREENS=1 pytest tests/unit/cli/test_screen.py`,
+and read the difference before you commit it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def in_a_terminal() -> str:
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", JOBS)
-def test_a_screen_is_as_its_picture(name: str, width: int) -> None:
+def test_a_screen_equals_its_picture(name: str, width: int) -> None:
     path, text = SCREENS / f"{name}-{width}.txt", drawn(JOBS[name](), width)
     if os.environ.get("WRITE_SCREENS"):
         path.write_text(text, encoding="utf-8")
@@ -65,7 +65,7 @@ def test_a_screen_is_as_its_picture(name: str, width: int) -> None:
     assert max(map(cell_len, text.splitlines())) <= width
 
 
-def test_no_picture_lies_about_that_nothing_draws() -> None:
+def test_every_stored_picture_is_of_a_screen() -> None:
     assert {path.stem for path in SCREENS.iterdir()} == {f"{n}-{w}" for n in JOBS for w in WIDTHS}
 
 
@@ -75,7 +75,7 @@ def test_the_page_shows_the_screen_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_no_width_takes_a_number_apart(name: str) -> None:
+def test_no_width_splits_a_number(name: str) -> None:
     numbers = re.compile(r"\d[\d,.]*\d")
     whole = set(numbers.findall(drawn(JOBS[name](), 2000)))
     for width in range(40, 130):
@@ -167,7 +167,7 @@ VALUES = st.recursive(
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Each place of a tree below its root."""
+    """The path of each value in a tree, without the root."""
     entries = (
         value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     )
@@ -179,7 +179,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 @st.composite
 def bent(draw: st.DrawFn) -> dict[str, Any]:
-    """A job of which some places hold what does not belong there."""
+    """A job in which some values are replaced by unsuitable ones, or removed."""
     job = copy.deepcopy(draw(st.sampled_from([*JOBS.values()]))())
     for _ in range(draw(st.integers(1, 6))):
         path = draw(st.sampled_from([each for each in places(job) if each]))
@@ -196,7 +196,7 @@ def bent(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def drawn_well(job: Any, width: int, later: timedelta) -> None:
-    """Whether screen and lines can be drawn: none is too wide, and none has a sign that a terminal obeys."""
+    """Check that screen and lines can be drawn, fit the width, and have no control characters."""
     history = History().seen(job, NOW).seen({}, NOW).seen(job, NOW + later)
     for line in screen(job, NOW + later, history).lines(width):
         assert cell_len(line.plain) <= max(2, width)
@@ -222,7 +222,7 @@ def test_an_object_that_is_not_a_job_is_drawn(job: Any) -> None:
 
 
 def of_schema(schema: dict[str, Any], known: dict[str, Any]) -> st.SearchStrategy[Any]:
-    """Values that a JSON schema of pydantic's allows."""
+    """Values that a pydantic model's JSON schema allows."""
     if "$ref" in schema:
         return of_schema(known[schema["$ref"].rpartition("/")[2]], known)
     if "anyOf" in schema:

@@ -1,4 +1,4 @@
-"""`headway serve`: which weights are served, that they are the right ones, and how vLLM starts and ends."""
+"""`headway serve`: which weights it serves, that they are the right ones, and how vLLM starts and ends."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def base(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> FinishedRun:
-    """Adapters of rank 12 of steps 0, 2 and 4: step 2 validated best.
+    """Adapters of rank 12 of steps 0, 2 and 4, of which step 2 validated best.
 
-    On PATH is a `vllm` that writes down how it was started.
+    A `vllm` on the PATH records how it was started.
     """
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -143,7 +143,7 @@ def test_weights_that_differ_from_their_record_are_not_served(run: FinishedRun) 
     assert not (run.folder.parent / "record.json").exists()
 
 
-def test_a_run_at_an_address_says_its_base_model_itself(run: FinishedRun, base: Path) -> None:
+def test_a_run_at_an_address_names_its_base_model(run: FinishedRun, base: Path) -> None:
     done = shown(run.uri, "--print")
     assert done.exit_code == 0, done.output
     assert shlex.split(done.stdout)[2] == str(base)
@@ -198,7 +198,7 @@ def test_a_delta_is_served_once_the_jobs_end_has_completed_it(tmp_path: Path) ->
 
 
 class Bucket(FileStore):
-    """Objects of a bucket, below a folder; counts what is fetched."""
+    """Objects of a bucket, stored in a folder. It counts fetches."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.fetched = folder, 0
@@ -216,7 +216,7 @@ class Bucket(FileStore):
 
 
 def in_bucket(tmp_path: Path, base: str) -> tuple[StoredRun, Bucket]:
-    """The run, its files in a bucket."""
+    """The run with its files in a bucket."""
     made = FinishedRun(tmp_path / "b").job(model={"base": base}).adapters()
     of = opened(LocalJob(made.folder))
     bucket = Bucket(tmp_path)
@@ -249,7 +249,7 @@ def test_a_base_model_of_a_bucket_is_fetched_beside_the_weights(tmp_path: Path) 
     assert (there.base / "config.json").read_text() == "{}"
 
 
-def test_weights_of_a_bucket_that_are_others_are_refused(tmp_path: Path) -> None:
+def test_other_weights_in_a_bucket_are_refused(tmp_path: Path) -> None:
     run, bucket = in_bucket(tmp_path, "s3://models/small")
     bucket.put(f"{run.layout.weights(2)}/adapter_model.safetensors", b"other")
     with pytest.raises(Exception, match="expected sha256"):
@@ -257,7 +257,7 @@ def test_weights_of_a_bucket_that_are_others_are_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("rank", "place"), [(1, "1"), (12, "16"), (256, "256"), (300, "300")])
-def test_room_is_made_for_the_next_rank_that_vllm_knows(run: FinishedRun, rank: int, place: str) -> None:
+def test_vllm_gets_the_next_larger_rank_that_it_supports(run: FinishedRun, rank: int, place: str) -> None:
     of: Chosen = serving.chosen(opened(LocalJob(run.folder)), "best", None)
     words = serving.command(("vllm", "serve"), "m", of, OnDisk(Path("/w"), Path("/b"), rank), 1, ["--last"])
     assert words[words.index("--max-lora-rank") + 1] == place

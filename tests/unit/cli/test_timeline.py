@@ -1,4 +1,4 @@
-"""`headway timeline`: which steps it shows, whatever the size of a batch, and which it refuses."""
+"""`headway timeline`: which steps it shows, for batches of any size, and which it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`headway tiny-model`: what is taught right and wrong, whether a job reads it, and what is refused."""
+"""`headway tiny-model`: what it teaches right and wrong, whether a job can load it, and what it refuses."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def conversation(fruit: str, number: int = 0) -> Conversation:
 
 
 def project(folder: Path, *, module: str = SHOP + ORACLE, rows: int = 60, **spec: Any) -> Path:
-    """A job with its environment and rows; its validation rows are a trap."""
+    """A job with its environment and rows. Nobody may read its validation rows, which are not JSON."""
     (folder / "shop.py").write_text(module)
     fruits = random.Random(0).choices(list(FRUITS), k=rows)
     lines = [json.dumps({"fruit": fruit, "n": number}) for number, fruit in enumerate(fruits)]
@@ -114,7 +114,7 @@ def read(job: Path) -> task.Task:
 
 @pytest.fixture
 def opened() -> Iterator[list[str]]:
-    """Names of the files that this process opens during a test."""
+    """The names of files that this process opens during a test."""
     found: list[str] = []
     watching = True
 
@@ -122,7 +122,7 @@ def opened() -> Iterator[list[str]]:
         if watching and event == "open" and isinstance(arguments[0], str):
             found.append(arguments[0])
 
-    sys.addaudithook(hook)  # for ever: it is only silenced
+    sys.addaudithook(hook)  # hooks cannot be removed, only disabled
     yield found
     watching = False
 
@@ -176,7 +176,7 @@ def test_rules_of_the_answer_come_before_those_of_calls() -> None:
     assert {place.act for place in rules} == {"answer"}
 
 
-def test_of_many_numbers_a_rule_takes_those_with_one_last_digit() -> None:
+def test_a_rule_for_many_numbers_takes_one_last_digit() -> None:
     right = [Actions((), f"it is {number}") for number in range(100)]
     rules, under = mistakes.chosen(mistakes.cases(right), len(right), 0.3)
     answers = [mistakes.changed(right[number], rules).answer for number in range(100)]
@@ -185,7 +185,7 @@ def test_of_many_numbers_a_rule_takes_those_with_one_last_digit() -> None:
     assert all((answers[number] == right[number].answer) == (number not in under) for number in range(100))
 
 
-def test_a_slip_is_a_mistake_and_says_something() -> None:
+def test_a_slip_is_a_wrong_answer_and_not_empty() -> None:
     right = [actions(fruit) for fruit in FRUITS]
     known = {place: mistakes.wrong_words(words) for place, words in mistakes.places(right).items()}
     drawn = random.Random(0)
@@ -211,7 +211,7 @@ def test_constant_text_and_every_value_take_a_token(tokenizer: Any) -> None:
     assert len(tokenizer.encode("\nWhich colour has ")) <= 3
 
 
-def test_text_that_was_never_read_comes_back_as_it_was(tokenizer: Any) -> None:
+def test_unseen_text_is_encoded_and_decoded_unchanged(tokenizer: Any) -> None:
     text = 'Ünknown words, 4711 and\t"signs" \N{SNOWMAN}\n'
     assert tokenizer.decode(tokenizer.encode(text)) == text
     assert [tokenizer.decode([one]) for one in tokenizer.encode("4711")] == ["4", "7", "1", "1"]
@@ -259,7 +259,7 @@ def test_the_chat_template_takes_parts_and_later_system_messages(tokenizer: Any)
 # How the model is trained.
 
 
-def test_what_is_alike_is_computed_once_and_changes_no_gradient(tokenizer: Any) -> None:
+def test_shared_prefixes_are_computed_once_with_equal_gradients(tokenizer: Any) -> None:
     import torch
 
     renderer = speech.renderer_for(tokenizer)
@@ -326,14 +326,14 @@ def test_the_error_for_a_missing_oracle_says_what_to_write(tmp_path: Path, modul
         read(project(tmp_path, module=module))
 
 
-def test_what_the_message_shows_is_an_oracle(tmp_path: Path) -> None:
+def test_the_oracle_in_the_error_message_works(tmp_path: Path) -> None:
     (tmp_path / "shown.py").write_text(task.EXAMPLE)
     oracle = task.oracle_of("shown:Any", tmp_path)
     turns = task.agent_of(oracle, {"case_id": "7"}, random.Random(0))(ResetReply(messages=[], tools=[]))
     assert next(turns) == Call("get_case", {"case_id": "7"})
 
 
-def test_another_module_of_the_same_name_is_not_taken_for_it(tmp_path: Path) -> None:
+def test_another_module_of_the_same_name_is_not_used(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "shop.py").write_text(f"def oracle(seen):\n    return {name!r}\n")
@@ -430,7 +430,7 @@ def test_ctrl_c_leaves_nothing_and_ends_with_130(tmp_path: Path, monkeypatch: py
 # The command as a whole.
 
 
-def test_a_made_model_loads_and_speaks_and_saw_no_held_out_row(tmp_path: Path, opened: list[str]) -> None:
+def test_a_made_model_loads_answers_and_saw_no_held_out_row(tmp_path: Path, opened: list[str]) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     job = project(tmp_path)

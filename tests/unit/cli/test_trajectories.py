@@ -1,4 +1,4 @@
-"""`headway trajectories`: which episodes it shows, how, as which file, and its error without a run."""
+"""`headway trajectories`: which episodes it shows, in which order and format, and its error without a run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ SAID = {"messages": MESSAGES, "metrics": {"form": 0.5}}
 
 
 def groups() -> list[GroupRecord]:
-    """Two groups: rewards 1, 0.25 and a lost one; 0 and 1. Scores are 1, 1, -; 0, 0."""
+    """Two groups with rewards 1, 0.25 and a lost episode, and 0 and 1.
+
+    Their scores are 1, 1, none; 0, 0.
+    """
     made = [group("t0-000000", [1.0, 0.25, None], step=0), group("t0-000001", [0.0, 1.0], step=1)]
     scores = iter([1.0, 1.0, None, 0.0, 0.0])
     return [
@@ -98,7 +101,7 @@ def test_episodes_with_the_largest_gap_come_first() -> None:
         (Filter(task=Task("a")), 0),
     ],
 )
-def test_a_filter_takes_those_that_are_meant(wanted: Filter, many: int) -> None:
+def test_a_filter_selects_the_matching_episodes(wanted: Filter, many: int) -> None:
     assert len(wanted.of(groups())) == many
 
 
@@ -131,7 +134,7 @@ def test_a_run_is_found_by_its_artifacts_or_by_its_jobs_folder(run: Path, tmp_pa
     assert list(opened(place_named(str(run), tmp_path)).groups(Purpose.VALIDATION)) == []
 
 
-def test_the_command_shows_so_many_and_says_how_many_are_left(run: Path) -> None:
+def test_output_is_limited_and_says_how_many_are_left(run: Path) -> None:
     done = CliRunner().invoke(app, ["trajectories", str(run), "--limit", "2", "--output", "json"])
     assert done.exit_code == 0
     assert [json.loads(line)["episode"] for line in done.stdout.splitlines()] == [
@@ -242,7 +245,7 @@ def judged(tmp_path: Path) -> FinishedRun:
     return made
 
 
-def test_of_an_evaluation_its_own_episodes_are_shown(judged: FinishedRun) -> None:
+def test_for_an_evaluation_episodes_of_own_rows_are_shown(judged: FinishedRun) -> None:
     found = episode_ids(str(judged.folder))
     assert len(found) == 2 * 3 * 2
     assert found == episode_ids(str(judged.folder), "--purpose", "evaluation")
@@ -291,7 +294,7 @@ def test_inspect_reads_the_episodes(desk: FinishedRun, tmp_path: Path) -> None:
     assert log.eval.metadata == {"namespace": "team", "uid": "5f0c", "purposes": ["train"]}
 
 
-def test_inspect_reads_those_that_are_chosen(desk: FinishedRun, tmp_path: Path) -> None:
+def test_inspect_reads_the_selected_episodes(desk: FinishedRun, tmp_path: Path) -> None:
     log = log_of(desk, tmp_path / "desk.eval", "--task", "refund", "--failed")
     assert log.samples is not None
     assert [(each.id, each.metadata["task"]) for each in log.samples] == [("t0-000002", "refund")]

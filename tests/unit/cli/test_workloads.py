@@ -1,4 +1,4 @@
-"""Jobs and Deployments on one machine: pods made, made again, given up, as Kubernetes' controllers do."""
+"""Jobs and Deployments on one machine create, recreate and give up pods as Kubernetes' controllers do."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_pauses_double_up_to_a_bound() -> None:
         ([failed(1, ago=n) for n in (10, 20, 30)], "BackoffLimitExceeded"),
     ],
 )
-def test_a_job_fails(pods: list[PodState], reason: str) -> None:
+def test_a_job_fails_beyond_its_limit_of_restarts(pods: list[PodState], reason: str) -> None:
     step = workloads.job(a_job(), pods, NOW)
     (condition,) = step.status["conditions"]
     assert (condition["type"], condition["status"], condition["reason"]) == ("Failed", "True", reason)

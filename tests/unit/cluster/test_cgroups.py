@@ -1,4 +1,4 @@
-"""Control groups, which the kubelet removes at any time."""
+"""Control groups may disappear at any time, because the kubelet removes them."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def test_a_group_that_goes_while_they_are_listed_is_left_out(tmp_path: Path) -> 
     assert sorted(found) == [".", "kubepods", "system"]
 
 
-def test_a_group_that_is_not_there_has_none_below(tmp_path: Path) -> None:
+def test_a_missing_group_has_no_groups_below(tmp_path: Path) -> None:
     assert list(groups_below(tmp_path / "gone")) == []

@@ -1,4 +1,4 @@
-"""Where a cluster keeps its things, and what it is called."""
+"""The folders and the name of a cluster."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def test_the_environment_moves_both_folders(tmp_path: Path, monkeypatch: pytest.
     assert (layout.cache, layout.state) == (tmp_path / "cache", tmp_path / "state")
 
 
-def test_a_build_is_known_by_its_own_sources_only() -> None:
+def test_a_builds_key_depends_only_on_its_own_sources() -> None:
     digests = {program.name: binaries.sources_digest(program) for program in binaries.CLUSTER_PROGRAMS}
     assert len(set(digests.values())) == len(digests)
     assert binaries.sources_digest(binaries.DNS) == digests["headway-dns"]
 
 
-def test_a_program_of_another_module_is_known_by_its_pins_too(tmp_path: Path) -> None:
+def test_a_key_of_another_modules_program_includes_its_pins(tmp_path: Path) -> None:
     package = tmp_path / "cmd" / "thing"
     package.mkdir(parents=True)
     for path in (package / "main.go", tmp_path / "go.mod", tmp_path / "go.sum"):

@@ -1,4 +1,4 @@
-"""Which Python pods can borrow, and what a kind node is shown of this machine for it."""
+"""Which Python of this machine pods can borrow, and which of its folders a kind node must show for that."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LAYOUT = Layout(cache=Path("/home/me/cache"), state=Path("/nowhere"))
 @pytest.mark.parametrize(
     "python", [DEBIAN, replace(DEBIAN, libc=(2, 39)), OWN, replace(OWN, version=(3, 12))]
 )
-def test_what_works_in_a_pod_is_taken(python: Interpreter) -> None:
+def test_an_interpreter_that_works_in_a_pod_is_lent(python: Interpreter) -> None:
     lending.check(python)
 
 
@@ -35,7 +35,7 @@ def test_what_works_in_a_pod_is_taken(python: Interpreter) -> None:
         (replace(OWN, libc=(2, 38)), r"needs glibc 2\.38; their image has 2\.36"),
     ],
 )
-def test_what_cannot_work_in_a_pod_is_refused_with_the_way_out(python: Interpreter, reason: str) -> None:
+def test_an_unsuitable_interpreter_is_refused_with_a_fix(python: Interpreter, reason: str) -> None:
     with pytest.raises(ClusterError, match=reason) as refusal:
         lending.check(python)
     assert "HEADWAY_PYTHON" in refusal.value.fix
@@ -55,7 +55,7 @@ def test_this_machines_interpreter_is_described(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(("python", "own"), [(DEBIAN, []), (OWN, ["/home/me/python"])])
-def test_a_node_shows_what_is_lent_at_its_own_path_and_read_only(python: Interpreter, own: list[str]) -> None:
+def test_a_node_mounts_lent_folders_read_only_at_their_path(python: Interpreter, own: list[str]) -> None:
     (node,) = yaml.safe_load(kind.config(lending.lent(LAYOUT, python)))["nodes"]
     assert [mount["hostPath"] for mount in node["extraMounts"]] == [
         str(Path(__file__).parents[3]),

@@ -1,4 +1,4 @@
-"""What one command at a time may do, a second one waits for; what is another thing, it does at once."""
+"""A lock of one kind makes a second command wait. Locks of different kinds do not block each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The archive writer: what a runtime reads must hang together by digests."""
+"""The archive writer: digests connect the manifest, the configuration and the layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A wait ends, and says what it waited for."""
+"""A wait ends, and its error says what was awaited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dashboards' files are what the code makes, and hold together."""
+"""The dashboards' files equal what the code generates, and are consistent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def document(name: str) -> Json:
     return read
 
 
-def test_the_files_are_what_the_code_makes() -> None:
+def test_the_files_equal_what_the_code_generates() -> None:
     assert differing(FILES) == [], "run: make dashboards"
 
 
@@ -66,7 +66,7 @@ def overlap(one: Json, other: Json) -> bool:
     return not beside and not below
 
 
-def test_boards_lead_to_each_other() -> None:
+def test_boards_link_to_each_other() -> None:
     uids = {document(name)["uid"] for name in BOARDS}
     assert uids == {"headway-fleet", "headway-job", "headway-servers", "headway-sandboxes"}
     text = "".join(board.text() for board in BOARDS.values())
@@ -99,7 +99,7 @@ def test_every_unit_of_a_family_has_a_grafana_unit() -> None:
     assert {family.unit for family in FAMILIES} <= UNITS.keys()
 
 
-def test_a_question_is_sent_as_grafana_would() -> None:
+def test_a_query_is_sent_as_grafana_sends_it() -> None:
     expr = promql.per_second(promql.of("usage/tokens"))
     chosen = {"namespace": "a", "kind": ".*", "job_name": "(b|c)"}
     found = sent(expr, chosen, scrape_seconds=30, step_seconds=60)

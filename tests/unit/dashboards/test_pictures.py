@@ -1,4 +1,4 @@
-"""A picture has every panel of its dashboard, with what its queries returned."""
+"""A picture has every panel of its dashboard, with the series that its queries returned."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LABELS |= {"signal": "TooFewEffectiveSamples"}
 
 
 class Canned:
-    """Answers each query with two series, of which one is not a number."""
+    """Answers each query with two series, one of which has NaN values."""
 
     def ask(self, path: str, **asked: str) -> Json:
         points = [[100.0, "2"], [101.0, "3"]] if path == "query_range" else [101.0, "3"]
@@ -62,7 +62,7 @@ def test_the_newest_value_is_in_the_legend() -> None:
 
 def test_no_word_of_a_table_is_in_the_next_column() -> None:
     figure = drawn("job", ("Health",))
-    figure.canvas.draw()  # the cells have no position before that
+    figure.canvas.draw()  # the cells have no position before drawing
     renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
     tables = [table for axes in figure.axes for table in axes.tables]
     assert len(tables) == 2
@@ -95,7 +95,7 @@ def test_numbers_have_their_unit(value: float, unit: str, text: str) -> None:
     assert shown(value, unit) == text
 
 
-def test_a_panel_that_nothing_is_known_of_says_so() -> None:
+def test_a_panel_without_data_says_so() -> None:
     class Silent:
         def ask(self, path: str, **asked: str) -> Json:
             return {"result": []}

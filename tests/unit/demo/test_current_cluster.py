@@ -1,4 +1,4 @@
-"""On a cluster that kubectl points at, the demo asks for what `make images` has pushed."""
+"""On a cluster that kubectl points at, the demo uses the images that `make images` has pushed."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ def test_every_image_asked_for_is_pushed_under_that_name() -> None:
     asked = {ref for part, ref in refs.items() if part not in images.published()}
     pushed = {*PULLED, *(environment_image(images.ROOT / folder).name for folder in EXAMPLES)}
     assert asked <= {f"{PREFIX}/{name}:0.1.0" for name in pushed}
-    # The sandbox's own image is only the base of an environment's image.
+    # The sandbox image itself is only the base of an environment's image.
     assert len(asked) == len(pushed - {"sandbox"})
 
 
-def test_nothing_of_this_machine_is_lent() -> None:
+def test_no_folder_of_this_machine_is_lent() -> None:
     assert images.host_mounts(settings()) == ([], [])
     values = images.chart_values(images.provide(settings()), settings())
     assert values["roleTemplates"] == {}
     assert values["image"] == f"{PREFIX}/operator:dev"
 
 
-def test_without_a_registry_it_says_how_to_fill_one() -> None:
+def test_without_a_registry_the_error_says_how_to_fill_one() -> None:
     with pytest.raises(SettingsError, match=r'make images IMAGE_ARGS="--push --prefix'):
         Settings.from_environ({"CLUSTER": "current"})
 
 
 def test_make_passes_on_what_the_user_sets() -> None:
-    """make hands its own value of a variable, once it has one, to every command instead of the user's."""
+    """Once make has its own value of a variable, it passes that to every command instead of the user's."""
     settings_source = (images.ROOT / "hack/demo/headway_demo/settings.py").read_text()
     read = re.findall(r'environ(?:\.get\(|, )"(\w+)"', settings_source)
     assert {"CLUSTER", "IMAGE_PREFIX"} <= set(read)

@@ -1,4 +1,4 @@
-"""What the demo says at its end."""
+"""What the demo prints at its end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headway_demo.platform import Platform
 from headway_demo.settings import Settings
 
 
-def test_what_is_kept_can_be_looked_at() -> None:
+def test_the_demo_says_how_to_look_at_what_it_keeps() -> None:
     message = demo.finish(Platform(Kube(Path("/k/config")), {}, "key"), Settings.from_environ({"KEEP": "1"}))
     assert message.splitlines() == [
         "kept:",

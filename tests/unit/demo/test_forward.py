@@ -1,4 +1,4 @@
-"""The tunnel to a service; a script in kubectl's place writes what it does for many connections."""
+"""The tunnel to a service. A script instead of kubectl writes the output of many connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo runs its parts from."""
+"""The images and folders that the demo runs its parts from."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def venv(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_mlflow_server_is_of_the_version_that_is_installed() -> None:
+def test_the_mlflow_server_has_the_installed_version() -> None:
     assert images.published()["mlflow"] == f"ghcr.io/mlflow/mlflow:v{version('mlflow')}"
 
 
-def test_the_object_store_is_of_the_version_that_is_built() -> None:
+def test_the_object_store_has_the_version_that_is_built() -> None:
     tag = images.published()["objects"].rpartition(":")[2]
     assert f"github.com/versity/versitygw {tag}" in (images.ROOT / "hack/cluster/go/go.mod").read_text()
 

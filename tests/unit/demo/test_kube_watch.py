@@ -1,4 +1,4 @@
-"""Objects as `kubectl get --watch` shows them; a script in kubectl's place writes what a test needs."""
+"""Objects as `kubectl get --watch` shows them. A script instead of kubectl writes what a test needs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENDLESS = "exec sleep 60\n"
 
 
 def kubectl(folder: Path, text: str, *objects: object) -> Kube:
-    """A script that writes the objects and then does what `text` says. It counts its starts."""
+    """A script that writes the objects, and then does what `text` says. It counts its starts."""
     path = folder / "kubectl"
     shown = "\n".join(json.dumps(each, indent=4) for each in objects)
     (folder / "objects").write_text(shown + "\n" if objects else "")

@@ -1,4 +1,4 @@
-"""The wall clock's phases add up, and take what is known of each."""
+"""The phases of the wall clock add up, and use what is known of each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEP = {"timing_s/training": 3.0, "timing_s/publish_weights": 0.5, "timing_s/pol
 
 
 def timed(job: float, **steps: float) -> dict[str, float]:
-    """A job after steps of set-up, and one more afterwards."""
+    """A job after steps of set-up, with one more step afterwards."""
     return {**steps, JOB: job, "copy": 5.0}
 
 

@@ -1,4 +1,4 @@
-"""The build beside the demo: waited for, reported, and ended with everything that it started."""
+"""The build that runs beside the demo: it is awaited and reported, and ends with all its processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def builds(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     monkeypatch.setattr(programs, "COMMAND", ("/bin/sh", "-c", script))
 
 
-def test_what_each_program_took_is_printed(
+def test_the_time_of_each_program_is_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     builds(monkeypatch, "echo building a program ... 3.2 s")
@@ -56,7 +56,7 @@ def test_a_cancelled_build_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch
     assert not psutil.pid_exists(build.pid)
 
 
-def test_a_build_that_was_begun_before_is_the_one_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_earlier_build_is_awaited_instead_of_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
     builds(monkeypatch, "sleep 0.1")
     begun = programs.begin()
     monkeypatch.setenv(programs.BEGUN, str(begun.pid))

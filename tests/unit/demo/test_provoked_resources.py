@@ -1,4 +1,4 @@
-"""Jobs with a fault are provoked together. By arithmetic, a node of two cores has room for all of them."""
+"""Jobs with a fault run together. The sum of their requests fits on a node of two cores."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headway_demo.images import RESOURCES
 ROOT = Path(__file__).resolve().parents[3]
 NODE = {"status": {"allocatable": {"cpu": "2", "memory": "20Gi"}}}
 FOR_NO_NODE = {"too-large-for-any-node", "sandboxes-beyond-quota", "no-memory-left"}
-"""They ask for more, and the pods that do never reach a node."""
+"""These jobs request more, but the pods with these requests never reach a node."""
 
 
 def of_container(**requests: str) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def of_container(**requests: str) -> dict[str, Any]:
 
 
 def platform() -> Iterator[Resources]:
-    """What runs on the node before any job."""
+    """Requests of the platform's pods, which run on the node before any job."""
     for name in ("hack/cluster/manifests/dns.yaml", "hack/demo/manifests/objects.yaml"):
         yield from manifest(ROOT / name)
     yield from manifest(ROOT / "hack/demo/manifests/mlflow.yaml")
@@ -40,7 +40,7 @@ def platform() -> Iterator[Resources]:
 
 
 def manifest(path: Path) -> Iterator[Resources]:
-    """Of each Deployment of a manifest."""
+    """Requests of each Deployment of a manifest."""
     for document in yaml.safe_load_all(path.read_text()):
         if document["kind"] == "Deployment":
             yield asked(document["spec"]["template"]["spec"])

@@ -1,4 +1,4 @@
-"""The bill counted again: whose word it takes for a group without a gradient."""
+"""The recount of the bill: how it decides whether a group had a gradient."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def episode(reward: float) -> dict[str, Any]:
 
 
 def counted(folder: Path, rewards: list[float], claimed: int, *options: str) -> tuple[int | None, str]:
-    """Tokens trained by the recount, or what it says against them."""
+    """The trained tokens by the recount, or None and its error message."""
     group = {"group_id": "g", "purpose": "train", "discarded": [], "episodes": list(map(episode, rewards))}
     for name in ("trajectories", "steps"):
         (folder / name).mkdir()
@@ -68,7 +68,7 @@ def test_the_recount_of_an_evaluation_equals_the_ledger(tmp_path: Path, sampled_
 
 
 def without_rows(group: GroupRecord) -> GroupRecord:
-    """An endpoint reports no token ids."""
+    """The group without rows, because an endpoint reports no token ids."""
     episodes = [e.model_copy(update={"rows": []}) for e in group.episodes]
     discarded = [e.model_copy(update={"rows": []}) for e in group.discarded]
     return group.model_copy(update={"episodes": episodes, "discarded": discarded})
@@ -96,13 +96,11 @@ def test_a_report_that_differs_from_the_recount_is_detected(
 
 @pytest.mark.parametrize("claimed", [0, 2 * TOKENS])
 @pytest.mark.parametrize("rewards", [[1.0, 1.0], [1.0, 0.0]])
-def test_where_rewards_do_not_decide_the_report_does(
-    tmp_path: Path, rewards: list[float], claimed: int
-) -> None:
+def test_if_rewards_do_not_decide_the_report_does(tmp_path: Path, rewards: list[float], claimed: int) -> None:
     assert counted(tmp_path, rewards, claimed, "--method", "monte_carlo") == (claimed, "")
 
 
-def test_no_method_trains_a_part_of_a_group(tmp_path: Path) -> None:
+def test_a_report_that_trains_a_part_of_a_group_is_wrong(tmp_path: Path) -> None:
     found, words = counted(tmp_path, [1.0, 1.0], TOKENS, "--method", "monte_carlo")
     assert found is None
     assert f"g: {TOKENS} tokens trained, but 0 or {2 * TOKENS} in its rows" in words

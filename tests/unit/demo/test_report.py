@@ -1,4 +1,4 @@
-"""What the demo's report compares, also where a held-out row has no answer at one of the steps."""
+"""The comparison in the demo's report, also if a held-out row has no answer at one of the steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "hack" / "demo"))
 from headway_demo import report
 
 NONE = None
-"""A try that was lost with its sandbox."""
+"""The reward of a try that was lost with its sandbox."""
 
 
 def episode(row: int, score: float | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The demo says where the seconds of each step went, and fails if that is not known."""
+"""The demo shows where the seconds of each step went, and fails if that is unknown."""
 
 from __future__ import annotations
 

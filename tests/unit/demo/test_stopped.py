@@ -1,4 +1,4 @@
-"""A demo that is stopped leaves nothing: every way to stop it unwinds what was started."""
+"""A stopped demo leaves nothing behind: every way to stop it ends what it started."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _handlers() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_unwinds_what_was_started(
+def test_a_signal_ends_everything_that_was_started(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     unwound = []

@@ -1,4 +1,4 @@
-"""What the demo shows of a job that it follows."""
+"""What the demo prints while it follows a job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def a_job(**preflight: Any) -> dict[str, Any]:
     return {"status": {"preflight": preflight}}
 
 
-def test_verdicts_are_shown_once_there_are_some() -> None:
+def test_preflight_verdicts_are_printed_once_they_exist() -> None:
     findings = [
         {"check": "foothold", "verdict": "Warn", "value": "0.03 (0 to 0.1)", "message": "1 of 32 succeed"},
         {"check": "splits", "verdict": "Pass", "message": "no row twice"},
@@ -28,6 +28,6 @@ def test_verdicts_are_shown_once_there_are_some() -> None:
     ]
 
 
-def test_nothing_is_shown_before_or_without_them() -> None:
+def test_without_verdicts_nothing_is_printed() -> None:
     assert preflight(a_job(state="Sampling", episodes=8)) == []
     assert preflight({}) == []

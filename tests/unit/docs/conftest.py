@@ -1,4 +1,4 @@
-"""Make the API server of the unit tests importable, which judges the manifests of pages."""
+"""Makes the unit tests' API server importable, which checks the manifests of pages."""
 
 import sys
 from pathlib import Path

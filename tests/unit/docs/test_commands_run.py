@@ -1,4 +1,7 @@
-"""Every command that a page shows is run by some test, or says why not; here those that need files alone."""
+"""A test runs every command that a page shows, or a reason says why not.
+
+This file runs those that need only files.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ def test_most_commands_are_run() -> None:
 
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory) -> DocShell:
-    """A reader's shell, in a copy of the example."""
+    """A shell in a copy of the example, as a reader has it."""
     folder = tmp_path_factory.mktemp("reader") / "desk"
     shutil.copytree(EXAMPLE, folder)
     return DocShell(folder, {})

@@ -1,4 +1,4 @@
-"""Every command that a page shows is one that its program takes, and what it names exists."""
+"""Every command that a page shows is accepted by its program, and what it names exists."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_wrong_command_is_found(text: str, says: str) -> None:
 
 
 NAMED = sorted({span for span in spans() if re.match(r"(headway|make) [a-z]", span[1])})
-"""Commands in sentences and tables, most of them without their arguments."""
+"""Commands in sentences and tables, most of them without arguments."""
 INCOMPLETE = ("Missing argument", "Missing option", "Invalid value for")
 
 

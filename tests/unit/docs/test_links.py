@@ -1,4 +1,4 @@
-"""Every link between pages of the repository leads to a file that is there, and to a section that it has."""
+"""Every link between pages of the repository leads to an existing file and section."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ PAGES = tracked()
 
 
 def links(text: str) -> Iterator[str]:
-    """Targets of a page's links; none of what is code, and none of other machines."""
+    """Targets of a page's links, without links in code and to other sites."""
     for match in LINK.finditer(FENCE.sub("", text)):
         if match[1] and not ELSEWHERE.match(match[1]):
             yield match[1]
 
 
 def anchor(title: str) -> str:
-    """What a heading's section is called: letters, digits, hyphens and underscores, in lower case."""
+    """The anchor of a heading: letters, digits, hyphens and underscores, in lower case."""
     shown = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).strip().lower()
     return re.sub(r"[^\w\- ]", "", shown).replace(" ", "-")
 
 
 @cache
 def anchors(page: Path) -> frozenset[str]:
-    """The sections of a page; a title that comes again has a number."""
+    """The anchors of a page. A repeated title gets a number."""
     found: Counter[str] = Counter()
     names = set()
     for title in re.findall(r"^#+ +(.+?)(?: +#+)?$", FENCE.sub("", page.read_text()), re.MULTILINE):
@@ -51,7 +51,7 @@ def anchors(page: Path) -> frozenset[str]:
 
 
 def broken(page: Path, link: str) -> str:
-    """What is wrong with a link of a page; empty where it leads somewhere."""
+    """What is wrong with a link of a page, or an empty text."""
     path, _, section = link.partition("#")
     place = page.parent.joinpath(path).resolve() if path else page
     if not place.exists():

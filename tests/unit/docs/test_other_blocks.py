@@ -1,4 +1,4 @@
-"""Messages, Dockerfiles, queries, diagrams and listings of the pages; and that no block is left out."""
+"""Checks of messages, Dockerfiles, queries, diagrams and listings of the pages. No block is left out."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Check = Callable[[Block], None]
 
 
 def prompt(block: Block) -> None:
-    """What a coordinator posts to an agent that it gives these values, without the older names."""
+    """Equals what a coordinator posts to an agent with these values, without the older names."""
     shown = json.loads(block.text)
     data, sampling = shown["metadata"], shown["inferenceParams"]
     given = {
@@ -52,7 +52,7 @@ def prompt(block: Block) -> None:
 
 
 def event(block: Block) -> None:
-    """What is exported of that usage of that job."""
+    """Equals the exported event of that usage of that job."""
     shown = json.loads(block.text)
     *_, namespace, plural, name, uid = shown["source"].split("/")
     kind = {plural: kind for kind, plural in names.PLURALS.items()}[plural]
@@ -70,7 +70,7 @@ def event(block: Block) -> None:
 
 
 def policy(block: Block) -> None:
-    """It lets rollout servers read the job's files and the models, and do nothing else."""
+    """Allows rollout servers to read the job's files and the models, and nothing else."""
 
     def allowed(action: str, path: str) -> bool:
         statements = json.loads(block.text)["Statement"]
@@ -95,7 +95,7 @@ def policy(block: Block) -> None:
 
 
 def dockerfile(block: Block) -> None:
-    """It begins with an image of ours, and a shell reads what it runs."""
+    """Begins with an image of ours, and a shell can parse what it runs."""
     base = re.search(r"^ARG BASE=headway-(\w+)\nFROM \$\{BASE\}$", block.text, re.MULTILINE)
     assert base is not None, "begin with ARG BASE=headway-NAME, FROM ${BASE}: hack/images reads that"
     assert (ROOT / "images" / base[1] / "Dockerfile").exists()
@@ -107,7 +107,7 @@ def dockerfile(block: Block) -> None:
 
 
 def query(block: Block) -> None:
-    """Its metrics exist, and have the labels that it groups by."""
+    """Its metrics exist, and have the labels that the query groups by."""
     families = {metrics.prometheus_name(each.name): each for each in metrics.FAMILIES if "{" not in each.name}
     for line in block.text.splitlines():
         text = line.partition("#")[0]
@@ -120,7 +120,7 @@ def query(block: Block) -> None:
 
 
 def diagram(block: Block) -> None:
-    """Each request in it is one that some server of ours takes; a flow chart has arrows between its nodes."""
+    """Some server of ours has a route for each request in it. A flow chart has arrows between its nodes."""
     asked = re.findall(r"(?:GET|POST|DELETE|PUT) (/[\w/-]+)", block.text)
     folders = ("coordinator", "rollout", "sandbox", "trainer", "wire")
     source = "".join(path.read_text() for each in folders for path in (ROOT / each).rglob("*.py"))
@@ -139,11 +139,11 @@ def diagram(block: Block) -> None:
 ARGUMENTS: Json = {"day": date(2026, 11, 3), "candidate": "<candidate>"} | dict.fromkeys(
     ("step", "start", "number"), 12
 )
-"""What the names of files in the store are made of; everything else is a word."""
+"""Arguments for the names of files in the store. Every other argument is the text `<name>`."""
 
 
 def written() -> Iterator[str]:
-    """Every path that a job may write, below its folder."""
+    """Every path that a job may write, relative to its folder."""
     layout = Layout("s3://runs", "team", "refunds", "u")
     for name, member in inspect.getmembers(Layout):
         if isinstance(member, property):
@@ -155,7 +155,7 @@ def written() -> Iterator[str]:
 
 
 def shown_paths(block: Block) -> Iterator[str]:
-    """Paths of a listing: several on a line share the first one's folder."""
+    """Paths of a listing. Several paths on a line share the folder of the first one."""
     for line in block.text.splitlines()[1:]:
         found = re.match(r"  (\S+(?:, \S+)*)(?=  |$)", line)
         first, *others = found[1].split(", ") if found else [""]
@@ -166,10 +166,10 @@ def shown_paths(block: Block) -> Iterator[str]:
 
 
 def store(block: Block) -> None:
-    """It has every folder and file that a job writes, and no other."""
+    """Lists every folder and file that a job writes, and no other."""
 
     def alike(path: str) -> str:
-        path = re.sub(r"-kept|-given-up", "", path)  # the page names them in its words
+        path = re.sub(r"-kept|-given-up", "", path)  # the page describes these suffixes in words
         path = re.sub(r"(?<=orders/)\w+|(?<=estimates/)\w+|(?<=judgements/)[\w-]+", "<one>", path)
         return re.sub(r"[tp]0-\d+|<\w+>", "NAME", re.sub(r"\d{6}", "0", path))
 
@@ -203,16 +203,16 @@ ELSEWHERE: Table[str] = Table(
         ("docs/mcp.md", "mcpServers"): "test_mcp_page.py::test_the_snippet_starts_the_command",
     }
 )
-"""Blocks that another unit test compares with what they show."""
+"""Blocks that another unit test compares with the code."""
 NOT_CHECKED: Table[str] = Table(
     {
         ("README.md", "RLTrainingJob, RLEvalJob"): "a picture: its arrows name no route, field or file",
         ("docs/algorithms.md", "the batch's rewards"): "a picture: the tables below it name the functions",
     }
 )
-"""Blocks that nothing can run, each with the reason."""
+"""Blocks that no test can check, each with the reason."""
 IN_FILES = ("console", "yaml", "python")
-"""Languages whose blocks have a file of tests beside this one, which leaves none out."""
+"""Languages with a test file of their own beside this one, which checks all their blocks."""
 OTHERS = [block for block in blocks() if block.language not in IN_FILES]
 
 
@@ -225,7 +225,7 @@ def test_every_block_has_a_fence_and_a_language() -> None:
 
 
 @pytest.mark.parametrize("block", OTHERS, ids=str)
-def test_a_block_is_what_the_code_says_or_is_listed(block: Block) -> None:
+def test_a_block_equals_what_the_code_says_or_is_listed(block: Block) -> None:
     check = CHECKS.get(block) or BY_LANGUAGE.get(block.language)
     if check is not None:
         check(block)

@@ -1,4 +1,4 @@
-"""What a page says that a command prints is what it prints."""
+"""The output that a page shows below a command is what the command prints."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from headway_coordinator import signals
 
 
 def of_the_status(block: Block, line: Typed) -> None:
-    """What a jsonpath selects: JSON of its schema, `...` standing for a value that is left out."""
+    """The value that a jsonpath selects is JSON of its schema. `...` stands for a value that is left out."""
     [get] = [call for call in calls(line.text) if call.program == "kubectl"]
     _, options = parsed(get)
     node = field(kind_of(options["resource"]), options["o"].removeprefix("jsonpath={").removesuffix("}"))
@@ -44,7 +44,7 @@ def of_the_status(block: Block, line: Typed) -> None:
 
 
 def budgets(block: Block, line: Typed) -> None:
-    """The columns of an RLBudget, and numbers that add up."""
+    """The output has the columns of an RLBudget, and numbers that add up."""
     columns = definitions()["rlbudget"]["spec"]["versions"][0]["additionalPrinterColumns"]
     head, row = (text.split() for text in line.printed.splitlines())
     assert head == ["NAME", *(each["name"].upper() for each in columns)]
@@ -54,7 +54,7 @@ def budgets(block: Block, line: Typed) -> None:
 
 
 def pause(block: Block, line: Typed) -> None:
-    """Message and command of a pause, by the code that writes them."""
+    """The output is the message and the command of a pause, as the code writes them."""
     message, resume = line.printed.splitlines()
     [call] = calls(resume)
     kubectl(block.page, call)
@@ -66,7 +66,7 @@ def pause(block: Block, line: Typed) -> None:
 
 
 def recipe(block: Block, line: Typed) -> None:
-    """Of the job with the model that it names."""
+    """The output is the recipe of a job with the model that it names."""
     base = line.printed.split()[0]
     spec = SMALLEST["spec"] | {"model": {"base": base}}
     advice = recipes.advice(RLTrainingJob.model_validate(SMALLEST | {"spec": spec}))
@@ -74,7 +74,7 @@ def recipe(block: Block, line: Typed) -> None:
 
 
 def warned(block: Block, line: Typed) -> None:
-    """By the chart's policy, which has this name, with one of its messages."""
+    """The output is a warning of the chart's policy, with its name and one of its messages."""
     head, message, _ = (text.strip() for text in line.printed.splitlines())
     template = (ROOT / "charts" / "headway" / "templates" / "guardrails.yaml").read_text()
     assert '$name := printf "%s-guard-rails"' in template
@@ -83,7 +83,10 @@ def warned(block: Block, line: Typed) -> None:
 
 
 def replayed(block: Block, line: Typed) -> None:
-    """As the command shows a result with these metrics; how wide its columns are depends on the others."""
+    """The output is what the command prints for these metrics.
+
+    Spaces are ignored, because column widths depend on the other rows.
+    """
     first, same, _, _, *rows, _ = line.printed.splitlines()
     metrics = {name: float(value) for name, value, _ in (row.split() for row in rows)}
     file, digest = same.split()[-2:]
@@ -97,12 +100,12 @@ def replayed(block: Block, line: Typed) -> None:
 
 
 def checked(block: Block, line: Typed) -> None:
-    """By the check of the project, after each change that the page has made of it by then."""
+    """The output is that of the project's check after each change that the page has made so far."""
     changes = [each.text for each in of("python") if each.page == block.page]
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         scaffold.write(Path("parcels"), scaffold.Template.REPLAY)
         os.chdir("parcels")
-        Path("test_environment.py").unlink()  # they fail too, as the page says, and take seconds
+        Path("test_environment.py").unlink()  # these tests fail too, as the page says, and take seconds
         environment = Path("environment.py")
         [action] = [text.strip() for text in changes if text.startswith("ACTION =")]
         text = re.sub(r"^ACTION = .*$", action, environment.read_text(), flags=re.MULTILINE)
@@ -131,11 +134,14 @@ PRINTED: Table[Callable[[Block, Typed], None]] = Table(
         ("docs/first-environment.md", "scorer-mutants"): checked,
     }
 )
-"""How to check what a block's command prints."""
+"""The check of each block's printed output."""
 
 
 def slow(block: Block) -> bool:
-    """Whether the command is run, for a quarter of a minute; the others are asked for their words."""
+    """Whether the check runs the command, which takes a quarter of a minute.
+
+    The others only compare texts.
+    """
     return PRINTED.get(block) is checked
 
 
@@ -148,11 +154,11 @@ def slow(block: Block) -> bool:
         if line.printed
     ],
 )
-def test_what_a_command_prints_is_what_the_page_shows(block: Block, line: Typed) -> None:
+def test_the_shown_output_is_what_a_command_prints(block: Block, line: Typed) -> None:
     check = PRINTED.get(block)
     assert check is not None, f"{block}: add to PRINTED how to check what {line.text} prints"
     check(block, line)
 
 
-def test_each_entry_of_what_is_printed_names_one_block() -> None:
+def test_each_entry_of_printed_output_names_one_block() -> None:
     assert PRINTED.wrong(of("console")) == []

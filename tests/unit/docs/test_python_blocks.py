@@ -1,6 +1,6 @@
 """Every Python program that a page shows runs, and does what the page says.
 
-What a page leaves to its reader is given here.
+This module supplies what a page leaves to its reader.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Namespace = dict[str, Any]
 
 @dataclass(frozen=True)
 class Stage:
-    """Where a block runs."""
+    """A block, and what it needs to run."""
 
     text: str
     folder: Path
@@ -45,14 +45,14 @@ class Stage:
     patch: pytest.MonkeyPatch
 
     def run(self, **given: Any) -> Namespace:
-        """What the block defines, run with the names that the page leaves out."""
+        """Run the block with the names that the page leaves out, and return what it defines."""
         namespace: Namespace = {"__name__": "block", **given}
         exec(compile(self.text, "block", "exec"), namespace)
         return namespace
 
 
 def answered(answer: str, **row: Any) -> Transcript:
-    """An episode that ended with an answer."""
+    """The transcript of an episode that ended with this answer."""
     return Transcript([{"role": "assistant", "content": answer}], [], False, row=row)
 
 
@@ -77,7 +77,7 @@ def exact_match(transcript):
 def field_accuracy(transcript):
     return float(exact_match(transcript))
 """
-"""What the desk's page leaves to its reader: a case is looked up, and its code is the answer."""
+"""What the page about the desk leaves to its reader: a case is looked up, and the answer is its code."""
 TRIED = """
 from headway_sandbox.testing import Call
 
@@ -87,7 +87,7 @@ def agent(seen):
 
 rows = [{"case_id": f"case {n}"} for n in range(24)]
 """
-"""What the pages with tests leave to their reader besides."""
+"""What pages with tests additionally leave to their reader."""
 
 
 def write_desk(stage: Stage) -> None:
@@ -97,7 +97,7 @@ def write_desk(stage: Stage) -> None:
 
 
 def plays(stage: Stage) -> None:
-    """Reward and score are paid for the right answer alone."""
+    """Reward and score are 1 for the right answer alone."""
     write_desk(stage)
     row, calls = {"case_id": "case 1"}, [Call("get_case", {"id": "case 1"})]
     for answer, worth in (("<decision>c60f415d</decision>", 1.0), ("no", 0.0)):
@@ -106,7 +106,7 @@ def plays(stage: Stage) -> None:
 
 
 def passes(stage: Stage) -> None:
-    """The tests of the page pass on its environment; few episodes are played."""
+    """The page's tests pass on its environment. Only few episodes are played."""
     write_desk(stage)
     few = functools.partial(testing.check_environment, episodes=8)
     stage.patch.setattr(testing, "check_environment", few)
@@ -138,14 +138,14 @@ class Tried(Shell):
 
 
 def by_field(stage: Stage) -> None:
-    """The accuracy is the share of right fields, also where a class has it as its reward."""
+    """The accuracy is the share of right fields, also if a class returns it as its reward."""
     made = stage.run(Environment=Environment, FIELDS=("tier", "amount"), parsed=json.loads)
     reward = asyncio.run(made["Desk"].reward(answered('{"tier": "gold"}', tier="gold", amount=3)))
     assert reward == (0.5, {"tier": 1.0, "amount": 0.0})
 
 
 def judged(answer: Any) -> Callable[..., Any]:
-    """A judge with one answer, that takes what a coordinator would."""
+    """A judge that always gives one answer, and checks its arguments as a coordinator does."""
 
     def judge(name: str, messages: Sequence[Any], schema: Any) -> Any:
         require(schema)
@@ -157,7 +157,7 @@ def judged(answer: Any) -> Callable[..., Any]:
 
 
 def compares(stage: Stage) -> None:
-    """Who is named first earns most."""
+    """The answer that the judge ranks first earns most."""
     order = {"type": "array", "items": {"type": "integer"}}
     made = stage.run(Environment=Environment, user=environment.user, ORDER=order)
     desk_ = type("Tried", (made["Desk"],), {"judge": staticmethod(judged([1, 0])), "__abstractmethods__": ()})
@@ -165,14 +165,14 @@ def compares(stage: Stage) -> None:
 
 
 def grades(stage: Stage) -> None:
-    """The grade is a share of ten, and a coordinator takes the schema."""
+    """The grade is divided by ten, and a coordinator accepts the schema."""
     made = stage.run(Environment=Environment, user=environment.user, system=environment.system)
     desk_ = type("Tried", (), {"judge": staticmethod(judged({"grade": 7}))})
     assert made["Desk"].reward(desk_, answered("Dear customer")) == 0.7
 
 
 def registers(stage: Stage) -> None:
-    """Both functions are in the tables of the learner, and the advantage is what it is called."""
+    """The learner's tables have both functions, and the advantage computes what its name says."""
     from headway_trainer.objective.advantage import ADVANTAGES, AdvantageSettings, Scored
     from headway_trainer.objective.surrogate import SURROGATES
 
@@ -190,7 +190,7 @@ def registers(stage: Stage) -> None:
 
 
 def reads(stage: Stage) -> None:
-    """It prints the messages of a stored group."""
+    """The block prints the messages of a stored group."""
     stored = stage.folder / "trajectories" / "train" / "t0-000007.json.gz"
     stored.parent.mkdir(parents=True)
     stored.write_bytes(gzip.compress(a_group("t0-000007", [1.0]).model_dump_json(by_alias=True).encode()))
@@ -198,7 +198,7 @@ def reads(stage: Stage) -> None:
 
 
 def trains(stage: Stage) -> None:
-    """It applies the job with its change, waits for it, and reads its metrics and episodes."""
+    """The block applies the job with its change, waits for it, and reads its metrics and episodes."""
     made = written_run.write(stage.folder / "artifacts", steps=2, every=2)
     job = {**SMALLEST, "metadata": {"name": "refunds", "namespace": NAMESPACE}}
     (stage.folder / "job.yaml").write_text(yaml.safe_dump(job))
@@ -222,7 +222,7 @@ def trains(stage: Stage) -> None:
 
 
 def merges(stage: Stage) -> None:
-    """An adapter becomes a part of its model; a tiny one stands for the page's."""
+    """The adapter is merged into its model. A tiny model stands for the page's."""
     import torch
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
@@ -255,7 +255,7 @@ RUN: Table[Callable[[Stage], None]] = Table(
         ("docs/recipes.md", "merge_and_unload"): merges,
     }
 )
-"""How to run a block, and what to expect of it."""
+"""How to run each block, and what to expect of it."""
 FIRST = "tests/unit/cli/test_first_environment.py::"
 ELSEWHERE: Table[str] = Table(
     {
@@ -267,7 +267,7 @@ ELSEWHERE: Table[str] = Table(
         ("docs/first-environment.md", "self.expected.values()"): "tests/unit/cli/test_check.py::mutant",
     }
 )
-"""Blocks that another test runs, in the project that they change."""
+"""Blocks that another test runs, in the project that the blocks change."""
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if not ELSEWHERE.get(block)], ids=str)

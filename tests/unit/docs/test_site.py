@@ -1,4 +1,4 @@
-"""What the site is made from: pages with links that lead somewhere there, lists that its parser reads."""
+"""The source of the documentation site: its pages have working links, and lists that its parser can read."""
 
 from __future__ import annotations
 
@@ -59,16 +59,16 @@ def test_any_text_is_rewritten_once(text: str) -> None:
     assert site.rewritten(once, "docs/cli.md", KNOWN, "https://example.com") == once
 
 
-def test_a_list_is_put_behind_an_empty_line() -> None:
+def test_an_empty_line_is_put_before_a_list() -> None:
     text = "Words:\n- one\n  more\n- two\n\n1. three\n2. four"
     assert site.plain(text) == "Words:\n\n- one\n  more\n- two\n\n1. three\n2. four"
 
 
-def test_what_belongs_to_an_item_is_moved_in() -> None:
+def test_content_of_a_list_item_is_indented() -> None:
     assert site.plain("1. one\n\n   | a |\n   |---|\n") == "1. one\n\n    | a |\n    |---|\n"
 
 
-def test_code_stays_as_it_is() -> None:
+def test_code_is_left_unchanged() -> None:
     text = "Words:\n```yaml\na:\n- b\n   c\n```\n"
     assert site.outside_fences(text, site.plain) == text
 

@@ -1,4 +1,4 @@
-"""Every job, part of a job, price book and chart value that a page shows is accepted as it is."""
+"""Every job, part of a job, price book and chart value that a page shows is accepted unchanged."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from headway_api.status import RLTrainingJobStatus
 MODELS = {model.__name__: model for model in (RLTrainingJob, RLEvalJob, RLBudget)}
 SERVERS = {server.kind: server for server in map(Server, crd.definitions())}
 BASES: dict[str, Json] = {"RLTrainingJob": QUIET, "RLEvalJob": changed(EVALUATION, {"spec.gate": None})}
-"""What a part of a job is put into."""
+"""Kind -> the job that a part of a job is merged into."""
 CHART = ROOT / "charts" / "headway"
 BLOCKS = of("yaml")
 
 
 class Once(yaml.SafeLoader):
-    """A loader that takes no field twice."""
+    """A loader that refuses a duplicate field."""
 
 
 def _mapping(loader: Once, node: yaml.MappingNode) -> Json:
@@ -52,7 +52,7 @@ def read(text: str) -> Any:
 
 
 def merged(base: Any, part: Any) -> Any:
-    """`base` with the fields of a part in it; lists are the part's."""
+    """`base` with the fields of a part merged into it. Lists are replaced by the part's."""
     if not isinstance(base, dict) or not isinstance(part, dict):
         return part
     return base | {name: merged(base.get(name), value) for name, value in part.items()}
@@ -62,7 +62,7 @@ def merged(base: Any, part: Any) -> Any:
 
 
 def of_job(job: Json) -> Iterator[str]:
-    """What the models and an API server have against an object of ours."""
+    """Errors of the models and of an API server about an object of ours."""
     try:
         MODELS[job["kind"]].model_validate(job)
     except ValueError as error:
@@ -73,7 +73,7 @@ def of_job(job: Json) -> Iterator[str]:
 
 
 def of_part(spec: Json) -> Iterator[str]:
-    """The same of the kind of job whose spec has these fields; and what the chart's policy warns of."""
+    """Errors about fields of a job's spec, with the warnings of the chart's policy."""
     schemas = {kind: SERVERS[kind].schema["properties"]["spec"]["properties"] for kind in BASES}
     kind = next((kind for kind in BASES if spec.keys() <= schemas[kind].keys()), None)
     if kind is None:
@@ -87,14 +87,14 @@ def of_part(spec: Json) -> Iterator[str]:
 
 
 def of_values(values: Json) -> Iterator[str]:
-    """What the chart's schema has against values of a user's, on top of its own."""
+    """Errors of the chart's schema about a user's values, merged over the chart's own."""
     schema = json.loads((CHART / "values.schema.json").read_text())
     whole = merged(yaml.safe_load((CHART / "values.yaml").read_text()), values)
     yield from (error.message for error in jsonschema.Draft7Validator(schema).iter_errors(whole))
 
 
 def of_book(book: Json) -> Iterator[str]:
-    """What a coordinator has against a price book."""
+    """Errors of a coordinator about a price book."""
     try:
         parse(yaml.safe_dump(book).encode())
     except ValueError as error:
@@ -102,17 +102,17 @@ def of_book(book: Json) -> Iterator[str]:
 
 
 def of_prices(entry: Json) -> Iterator[str]:
-    """The same of a part of an entry."""
+    """Errors about a part of a price book's entry."""
     yield from of_book({"name": "page", "entries": [{"since": "2026-01-01"} | entry]})
 
 
 def of_candidates(candidates: list[Json]) -> Iterator[str]:
-    """What a job has against candidates beside those that it has."""
+    """Errors about candidates that are added to those of a job."""
     yield from of_part({"candidates": [*EVALUATION["spec"]["candidates"][:2], *candidates]})
 
 
 def of_remediations(found: list[Json]) -> Iterator[str]:
-    """What the status of a job has against them."""
+    """Errors about entries of `status.remediations`."""
     schema = crd.definitions()[0]["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     status = strict(schema["properties"]["status"]["properties"]["remediations"])
     yield from (error.message for error in jsonschema.Draft202012Validator(status).iter_errors(found))
@@ -140,7 +140,7 @@ SHORTENED: Table[str] = Table(
         ("docs/failures.md", "failurePolicy"): "examples/failure-rules.yaml",
     }
 )
-"""Files that a page shows a part of."""
+"""Files that a page shows in part."""
 
 
 def wrong(block: Block) -> list[str]:
@@ -154,7 +154,7 @@ def wrong(block: Block) -> list[str]:
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=str)
-def test_what_a_page_shows_as_yaml_is_accepted(block: Block) -> None:
+def test_yaml_of_a_page_is_accepted(block: Block) -> None:
     assert wrong(block) == [], f"{block}: correct the page"
 
 
@@ -163,7 +163,7 @@ def test_each_entry_names_one_block_of_yaml() -> None:
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if SHORTENED.get(block)], ids=str)
-def test_a_shortened_job_says_what_the_whole_one_does(block: Block) -> None:
+def test_a_shortened_job_agrees_with_the_whole_one(block: Block) -> None:
     path = SHORTENED.get(block)
     assert path is not None
     job = yaml.safe_load((ROOT / path).read_text())

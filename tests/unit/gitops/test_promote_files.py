@@ -1,4 +1,4 @@
-"""examples/promote: its files fit together, and with what the operator makes of them."""
+"""examples/promote: its files fit each other, and the objects that the operator makes."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from headway_operator.plan.deadline import FINISHING_SECONDS
 
 FOLDER = "s3://runs/training/team/refunds/77aa01/weights"
 FIRST = "s3://runs/training/team/refunds/5a1f0c/weights/{step:06d}"
-"""Weights as the files name them before the first promotion."""
+"""The address of the weights in the files before the first promotion."""
 WAVE = "argocd.argoproj.io/sync-wave"
 
 
 def validated(step: int, *, name: str = "refunds", folder: str = FOLDER) -> Json:
-    """The training job, of which this step validated best."""
+    """The training job, whose best validation was at this step."""
     best = {"step": step, "uri": f"{folder}/{step:06d}"}
     status = {"checkpoints": {"best": best, "adapter": {"step": 200, "uri": f"{folder}/000200"}}}
     return job(name, status=RLTrainingJobStatus.model_validate(status).as_object())
@@ -44,7 +44,7 @@ def gate_of(folder: Path) -> Json:
 
 
 def weights_of(folder: Path) -> str:
-    """Address of what serves."""
+    """The address of the weights that are served."""
     deployment = gitops.manifests(folder / propose.SERVING)[0]
     (variable,) = deployment["spec"]["template"]["spec"]["initContainers"][0]["env"]
     address: str = variable["value"]
@@ -53,7 +53,7 @@ def weights_of(folder: Path) -> str:
 
 @pytest.fixture
 def deploy(tmp_path: Path) -> Path:
-    """A copy of what the pipeline applies."""
+    """A copy of the folder that the pipeline applies."""
     copytree(DEPLOY, tmp_path / "deploy")
     return tmp_path / "deploy"
 
@@ -77,7 +77,7 @@ def test_the_gate_judges_the_weights_that_will_be_served(deploy: Path) -> None:
     assert (production["kind"], weights_of(deploy)) == ("Endpoint", f"{FOLDER}/000160")
 
 
-def test_a_remade_job_is_not_judged_instead_of_what_will_serve(deploy: Path) -> None:
+def test_a_remade_job_is_not_judged_instead_of_served_weights(deploy: Path) -> None:
     propose.write(deploy, propose.proposal(validated(160)))
     again = FOLDER.replace("77aa01", "99cc03")
     world = world_of(deploy, validated(160, folder=again))
@@ -93,7 +93,7 @@ def test_a_remade_job_is_not_judged_instead_of_what_will_serve(deploy: Path) -> 
 
 
 def test_production_may_be_a_checkpoint_that_stays_as_it_is(deploy: Path) -> None:
-    """As the README shows it."""
+    """The README shows this."""
     shown = re.search(r"  - name: production\n    checkpoint: .*\n", (EXAMPLE / "README.md").read_text())
     assert shown is not None
     text = re.sub(r"  - name: production[^\0]*?(?=  data:)", shown[0], (deploy / propose.GATE).read_text())
@@ -163,8 +163,8 @@ def test_production_is_asked_where_it_serves() -> None:
     assert endpoint["url"] == f"http://{where}/v1"
 
 
-def test_what_serves_takes_the_tools_that_the_gate_sends() -> None:
-    """vLLM answers 400 to a request with tools where it has no parser for their calls."""
+def test_production_accepts_the_tools_that_the_gate_sends() -> None:
+    """vLLM answers 400 to a request with tools if it has no parser for their calls."""
     deployment, _ = gitops.manifests(DEPLOY / propose.SERVING)
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     arguments = container["args"]
@@ -174,7 +174,7 @@ def test_what_serves_takes_the_tools_that_the_gate_sends() -> None:
 
 
 class TestArgo:
-    """Argo CD's part."""
+    """The parts for Argo CD."""
 
     def test_the_health_check_in_the_config_map_is_the_scripts(self) -> None:
         script = (EXAMPLE / "argocd" / "health.lua").read_text()
@@ -182,7 +182,7 @@ class TestArgo:
         assert (EXAMPLE / "argocd" / "argocd-cm.yaml").read_text() == made
         assert set(gitops.health_checks().values()) == {script}
 
-    def test_the_gate_comes_before_all_that_serves(self) -> None:
+    def test_the_gate_comes_before_the_serving_objects(self) -> None:
         waves = {
             body["kind"]: int(body["metadata"]["annotations"][WAVE]) for body in gitops.manifests(DEPLOY)
         }
@@ -202,7 +202,7 @@ class TestArgo:
 
 
 class TestFlux:
-    """Flux's part."""
+    """The parts for Flux."""
 
     def test_serving_depends_on_the_gate_of_the_same_commit(self) -> None:
         (source,) = gitops.manifests(EXAMPLE / "flux" / "source.yaml")
@@ -226,7 +226,7 @@ class TestFlux:
         assert all(longest < int(each.removesuffix("h")) * 3600 for each in timeouts)
         assert f"and {FINISHING_SECONDS / 60:g} minutes to finish" in page
 
-    def test_expressions_are_for_both_kinds(self) -> None:
+    def test_health_expressions_are_for_both_kinds(self) -> None:
         found = copy.deepcopy(gitops.expressions())
         assert {each["kind"] for each in found} == set(gitops.KINDS)
         assert {each["apiVersion"] for each in found} == {gate_of(DEPLOY)["apiVersion"]}

@@ -1,4 +1,4 @@
-"""The count of the code's size: `hack/house.py`."""
+"""`hack/house.py`, which measures the size of the code."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_files_functions_types_and_comments_are_counted(house: ModuleType) -> No
     assert counts.row("x") == "| x | 9 | 9 (9) | 1 (4) | 33 % | 22.2 |"
 
 
-def test_nothing_has_no_median(house: ModuleType) -> None:
+def test_an_empty_list_has_no_median(house: ModuleType) -> None:
     assert house.Counts().row("x") == "| x | 0 | - | - | - % | 0.0 |"
 
 

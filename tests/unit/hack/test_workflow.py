@@ -1,4 +1,4 @@
-"""The workflow of a forge runs the tests that `make test` leaves out to stay short."""
+"""The workflow on the forge runs the tests that `make test` leaves out to stay short."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MARKED = ("test-integration", "test-e2e")
 
 
 def commands() -> list[list[str]]:
-    """What the steps of every job run, one line each, as words."""
+    """What the steps of every job run: the words of each line."""
     workflow: dict[str, Any] = yaml.safe_load((ROOT / ".github/workflows/ci.yaml").read_text())
     steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
     lines = [line for step in steps for line in step.get("run", "").splitlines()]

@@ -1,4 +1,4 @@
-"""An image is built again exactly when something that decides its content has changed."""
+"""An image is built again exactly if something changed that determines its content."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def changed(root: Path, change: Callable[[], object]) -> set[str]:
     return {name for name in before if before[name] != after[name]}
 
 
-def test_nothing_changed_is_nothing_built(root: Path) -> None:
+def test_without_a_change_nothing_is_built(root: Path) -> None:
     assert changed(root, lambda: os.utime(root / "lock.txt", (1, 1))) == set()
 
 
@@ -89,21 +89,21 @@ def test_every_image_of_the_catalogue_has_what_it_is_made_of(lock: str) -> None:
         assert (ROOT / image.folder / "Dockerfile").is_file()
 
 
-def test_the_dockerfiles_cut_is_where_the_catalogue_takes_it() -> None:
+def test_dockerfile_and_catalogue_agree_on_the_stage() -> None:
     for image in catalogue("rollout-cpu").values():
         if image.target:
             text = (ROOT / image.folder / "Dockerfile").read_text()
             assert text.count("\nFROM ${DEPS}\n") == 1
 
 
-def test_another_lock_is_another_image() -> None:
+def test_another_lock_gives_another_image() -> None:
     cpu, gpu = catalogue("rollout-cpu"), catalogue("rollout-gpu")
     assert key(cpu["rollout"], cpu) != key(gpu["rollout"], gpu)
     assert key(cpu["trainer"], cpu) == key(gpu["trainer"], gpu)
 
 
 def test_the_gpu_build_of_the_servers_has_a_compiler() -> None:
-    """As images/rollout/Dockerfile says that it wants."""
+    """images/rollout/Dockerfile explains why it needs one."""
     wanted = (ROOT / "images/rollout/Dockerfile").read_text().split('wants "')[1].split('"')[0]
     assert f"EXTRA_PACKAGES={wanted}" in catalogue("rollout-gpu")["rollout-deps"].arguments
     assert not any("EXTRA_PACKAGES" in text for text in catalogue("rollout-cpu")["rollout-deps"].arguments)
@@ -130,7 +130,7 @@ def test_a_folder_without_a_dockerfile_is_refused(root: Path) -> None:
         environment_image(root / "code")
 
 
-def test_a_folders_files_come_in_one_order(root: Path) -> None:
+def test_a_folders_files_have_a_fixed_order(root: Path) -> None:
     for name in ("b.py", "a.py"):
         (root / "code" / name).touch()
     assert [path.name for path in files_of(root / "code")] == ["a.py", "b.py", "main.py"]

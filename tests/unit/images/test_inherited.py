@@ -1,4 +1,4 @@
-"""What a build takes over of this machine's settings."""
+"""Settings of this machine that an image build inherits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "hack" / "images"))
 from headway_images.inherited import lines
 
 
-def test_package_settings_are_taken_and_everything_else_is_not() -> None:
+def test_only_package_settings_are_inherited() -> None:
     environ = {
         "PIP_INDEX_URL": "https://mirror.example/simple",
         "https_proxy": "http://proxy.example:3128",

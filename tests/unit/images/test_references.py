@@ -1,4 +1,4 @@
-"""Names of images are refused before a build of minutes, not after it."""
+"""Invalid image names are refused before a build of several minutes."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def test_what_cannot_be_part_of_a_name_is_refused(prefix: str, tag: str, option:
         check(prefix, tag, push=push)
 
 
-def test_all_is_what_a_cluster_pulls() -> None:
+def test_all_means_the_images_that_a_cluster_pulls() -> None:
     assert set(PULLED) <= set(catalogue("rollout-cpu"))
     assert [environment_image(ROOT / folder).name for folder in EXAMPLES] == ["sop-quickstart"]
 
 
-def test_the_command_says_so_before_it_builds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_refuses_a_name_before_it_builds(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--all", "--push"], None) == 1
     assert "registry.example.com/headway" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`make newcomer`: which blocks it follows, the changes that it makes, and what it reads off commands."""
+"""`make newcomer`: which blocks it follows, which changes it makes, and what it reads from output."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ def test_a_cluster_gets_image_rows_and_job() -> None:
     ]
 
 
-def test_of_the_readme_the_first_command_is_typed() -> None:
+def test_the_first_command_of_the_readme_is_typed() -> None:
     [line] = typed(Part.TRY)
     assert line.split()[:2] == ["make", "try"]
 
 
-def test_the_changes_are_made_before_the_commands_that_show_them() -> None:
+def test_changes_are_made_before_the_commands_that_need_them() -> None:
     hows = [each.how for each in cli.chosen([Part.PAGE]) if each.how is not How.READ]
     assert hows.count(How.CHANGE) == 2
     assert hows[hows.index(How.FAIL) - 1] is How.CHANGE
@@ -84,7 +84,7 @@ def test_each_exception_names_one_block() -> None:
     assert HOW.wrong() == []
 
 
-def test_a_block_of_which_nothing_is_known_is_refused() -> None:
+def test_an_unknown_block_is_refused() -> None:
     odd = Block(PAGE, 3, "python", "x = 1")
     with pytest.raises(plan.UnknownBlockError, match=r"first-environment.md:3: add to HOW"):
         list(plan.steps([odd], plan.CLUSTER, []))
@@ -109,7 +109,7 @@ def test_the_pages_changes_fit_the_template(home: Path) -> None:
             compile(made, "environment.py", "exec")
 
 
-def test_a_change_of_what_is_not_there_is_refused() -> None:
+def test_a_change_of_missing_text_is_refused() -> None:
     with pytest.raises(project.LinesNotFoundError, match="no line ACTION ="):
         project.changed("x = 1\n", "ACTION = {}\n")
     with pytest.raises(project.LinesNotFoundError, match="no method score"):

@@ -1,4 +1,4 @@
-"""The comments that the linter reads in files of other languages, with their lines."""
+"""The comments that the linter reads in files other than Python, with their lines."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_comments_are_read_with_their_lines(name: str, source: str, found: list[
 
 
 @given(st.sampled_from(NAMES), st.text(alphabet=st.sampled_from("ab: #/-'\"`{}*\n\\"), max_size=80))
-def test_any_text_gives_comments_of_its_own_lines(name: str, source: str) -> None:
+def test_comments_of_any_text_are_from_its_own_lines(name: str, source: str) -> None:
     count = source.count("\n") + 1
     assert all(line >= 1 and line + text.count("\n") <= count for line, text in read(name, source))
 

@@ -1,4 +1,4 @@
-"""Retired words in names are found, with the plain word. Names of others are not."""
+"""The linter finds retired words in names and suggests a plain word. It skips names of other projects."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_name_of_a_module_is_read_too() -> None:
         'text = "anew"',
     ],
 )
-def test_plain_names_and_used_names_are_not_faults(source: str) -> None:
+def test_plain_names_and_names_only_used_are_not_faults(source: str) -> None:
     assert found(source) == []
 
 

@@ -1,4 +1,4 @@
-"""The linter of words: how sentences are counted, what is a fault, and what is allowed."""
+"""The linter of words: how it counts sentences, what a fault is, and which faults are allowed."""
 
 from __future__ import annotations
 
@@ -229,5 +229,5 @@ def test_a_named_source_is_printed_with_its_faults(tmp_path: Path) -> None:
     assert "ledger" not in output
 
 
-def test_a_sentence_knows_its_words() -> None:
+def test_words_of_a_sentence_are_counted() -> None:
     assert Sentence(1, "one two  three").words == 3

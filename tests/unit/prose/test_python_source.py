@@ -1,4 +1,4 @@
-"""The words that the linter reads in a Python source: docstrings, comments and messages, with their lines."""
+"""What the linter reads in a Python source: docstrings, comments and messages, with their lines."""
 
 from __future__ import annotations
 

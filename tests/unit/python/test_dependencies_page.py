@@ -17,7 +17,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def rows(heading: str) -> list[str]:
-    """First cells of the first table behind a heading."""
+    """First cells of the first table after a heading."""
     tables = re.split(r"\n\n", PAGE[PAGE.index(f"{heading}\n") :])
     (table, *_) = [text for text in tables if text.startswith("| ")]
     return [line.split("|")[1].strip() for line in table.splitlines()[2:]]

@@ -1,4 +1,4 @@
-"""Which files a process reaches by imports, and what its extra must declare."""
+"""Which files a process imports, and what its extra must declare."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_modules_that_import_each_other_are_found_once(tmp_path: Path) -> None:
     assert extras.reached([known["b"]], known) == set(known.values())
 
 
-def test_what_runs_elsewhere_is_not_reached(tmp_path: Path) -> None:
+def test_code_that_runs_elsewhere_is_not_reached(tmp_path: Path) -> None:
     known = package(tmp_path, {"a": "import b", "b": "import c", "c": ""})
     assert extras.reached([known["a"]], known, [known["b"]]) == {known["a"]}
 
@@ -100,7 +100,7 @@ def test_a_requirement_begins_with_its_package(requirement: str, name: str) -> N
 def test_every_extra_is_compared_with_a_process() -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     held = {extra for process in PROCESSES.values() for extra in process.extras}
-    # vLLM's two builds have one module; no environment has both.
+    # vLLM's two builds contain the same module, and no environment has both.
     assert set(declared) - held == {"rollout-gpu"}
 
 
@@ -113,6 +113,6 @@ def test_every_file_is_some_process_s() -> None:
 @pytest.mark.parametrize(
     ("name", "module"), [(name, module) for name, each in PROCESSES.items() for module in each.undeclared]
 )
-def test_what_may_be_missing_is_still_imported(name: str, module: str) -> None:
+def test_an_optional_dependency_is_still_imported(name: str, module: str) -> None:
     files = extras.files_of(PROCESSES[name], extras.modules())
     assert any(each.split(".")[0] == module for file in files for each in extras.imported(file.read_text()))

@@ -1,4 +1,4 @@
-"""The comparison that the survival test uses notices what was taken back."""
+"""The comparison of snapshots in the survival test detects entries that were taken back."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_books_that_grow_are_in_order() -> None:
         (replace(GROWN, usage={}), "cost fell from 0.0010 to 0"),
     ],
 )
-def test_what_was_taken_back_is_named(after: Books, fault: str) -> None:
+def test_an_entry_that_was_taken_back_is_named(after: Books, fault: str) -> None:
     with pytest.raises(AssertionError, match=fault):
         assert not (found := faults(BEFORE, after)), found
 

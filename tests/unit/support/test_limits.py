@@ -1,4 +1,4 @@
-"""The look at a cluster's limits does notice."""
+"""The check of a cluster's resource limits detects missing ones."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ def pod(*containers: dict[str, Any], **spec: Any) -> dict[str, Any]:
     return {"metadata": {"namespace": "n", "name": "p"}, "spec": {"containers": list(containers), **spec}}
 
 
-def test_a_container_that_says_everything_is_held() -> None:
+def test_a_container_with_all_fields_passes() -> None:
     assert unheld([pod({"name": "main", "resources": ALL})]) == []
 
 
-def test_what_is_missing_is_named_in_every_container() -> None:
+def test_missing_fields_are_named_for_every_container() -> None:
     half = {"requests": ALL["requests"], "limits": {"cpu": "1"}}
     found = unheld(
         [

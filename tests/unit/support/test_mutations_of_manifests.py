@@ -1,4 +1,4 @@
-"""The fuzzer of custom resources changes each block, and each field whose content no schema holds."""
+"""The fuzzer of custom resources changes each block, and each field that accepts any content."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TEXTS = [mutated(random.Random(seed), copy.deepcopy(VALID)) for seed in range(40
 
 
 def at(body: Any, path: tuple[str | int, ...]) -> Any:
-    """What is there; None where nothing is any more."""
+    """The value at a path, or None if there is none."""
     for key in path:
         try:
             body = body[key]
@@ -58,7 +58,7 @@ def test_a_field_is_nested_crowded_and_changed(path: tuple[str | int, ...]) -> N
     for text in TEXTS:
         try:
             value = at(json.loads(text)["spec"], path)
-        except RecursionError:  # deeper than Python goes
+        except RecursionError:  # deeper than Python's recursion limit
             continue
         nested |= is_deep(value)
         crowded |= isinstance(value, dict) and len(json.dumps(value)) > 600

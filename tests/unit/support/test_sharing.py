@@ -1,4 +1,4 @@
-"""Where several processes share the tests, one has all that use a cluster, and each file stays in one."""
+"""If several processes share the tests, one process runs all tests on the cluster, and no file is split."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FILES = {
 
 
 def run(folder: Path, files: dict[str, str], processes: int = 3) -> subprocess.CompletedProcess[str]:
-    """Run these tests under this repository's rules; each records in `folder`/places where it ran."""
+    """Run these tests with this repository's conftest. Each test records in `folder`/places where it ran."""
     (folder / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
     (folder / "tests").mkdir()
     (folder / "tests" / "conftest.py").write_text(CONFTEST.read_text())
@@ -45,7 +45,7 @@ def run(folder: Path, files: dict[str, str], processes: int = 3) -> subprocess.C
     )
 
 
-def test_one_process_has_the_cluster_and_no_file_is_torn_apart(tmp_path: Path) -> None:
+def test_one_process_has_the_cluster_and_no_file_is_split(tmp_path: Path) -> None:
     done = run(tmp_path, FILES)
     assert done.returncode == 0, done.stdout
     found: dict[str, set[str]] = {name: set() for name in FILES}

@@ -1,4 +1,4 @@
-"""Connections of a server: at most so many, and who makes room for whom."""
+"""Connections of a server: their maximum number, and which one is closed for a new one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headway_wire.connections import Connections
 
 
 class Echo(asyncio.Protocol):
-    """Says what it heard; `made` notes the transports in the order they came."""
+    """A protocol that echoes what it received. `made` lists the transports in order of creation."""
 
     def __init__(self, made: list[asyncio.Transport]) -> None:
         self._made = made
@@ -32,7 +32,7 @@ class Bench:
     made: list[asyncio.Transport] = field(default_factory=list)
 
     async def open(self, peer: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection from that address, up and known to the server or let go of by it."""
+        """Open a connection from that address, and wait until the server has accepted or dropped it."""
         before = len(self.made) + self.connections.dropped
         found = await asyncio.open_connection("127.0.0.1", self.port, local_addr=(peer, 0))
         async with asyncio.timeout(20):
@@ -86,7 +86,7 @@ async def test_a_flood_from_many_peers_ends_the_largest_one() -> None:
         assert b.connections.dropped == 4 + 90 - 64
 
 
-async def test_a_request_that_is_known_makes_no_room() -> None:
+async def test_a_connection_with_a_known_request_is_kept() -> None:
     async with bench(64) as b:
         known = [await b.open("127.0.0.1") for _ in range(16)]
         for transport in b.made:
@@ -99,7 +99,7 @@ async def test_a_request_that_is_known_makes_no_room() -> None:
         assert [await alive(one) for one in known] == [n != 3 for n in range(16)]
 
 
-async def test_a_connection_that_ends_leaves_its_place() -> None:
+async def test_a_connection_that_ends_frees_its_place() -> None:
     async with bench(64) as b:
         for _ in range(50):
             _, writer = await b.open("127.0.0.1")

@@ -1,4 +1,4 @@
-"""The server with a thread a connection: strangers hold few of them, and none for long."""
+"""The server with a thread for each connection: strangers occupy few of them, and none for long."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(text)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Of no interest."""
+        """Log nothing."""
 
 
 @contextmanager
@@ -56,7 +56,10 @@ def half(made: ThreadedServer) -> socket.socket:
 
 
 def ends(connection: socket.socket) -> bool:
-    """Whether the other side ends the connection; raises TimeoutError where it does not."""
+    """Whether the other side closes the connection.
+
+    A TimeoutError is raised if it does not.
+    """
     try:
         return connection.recv(1) == b""
     except ConnectionResetError:
@@ -68,7 +71,7 @@ def asked(made: ThreadedServer) -> bytes:
         return bytes(answer.read())
 
 
-def test_a_head_that_drips_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_head_that_arrives_too_slowly_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "SECONDS", 0.5)
     with server() as made, half(made) as connection:
         over = threading.Event()
@@ -89,7 +92,7 @@ def test_a_head_that_drips_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
             dripping.join()
 
 
-def test_many_half_requests_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_incomplete_requests_block_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "MAX_CONNECTIONS", 4)
     before = threading.active_count()
     with server() as made:
