@@ -1,4 +1,4 @@
-"""Accelerator seconds from pod times: counted once, exactly, whatever restarts."""
+"""Accelerator seconds, computed from pod times: each second counts once, whatever restarts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def at(seconds: float) -> datetime:
 
 
 def pod(uid: str = "a", role: str = "learner", count: int = 2, since: float = 0, **spec: Any) -> Json:
-    """A pod that was given a node at `since`."""
+    """A pod that was assigned to a node at `since`."""
     limits = {"limits": {GPU: str(count), "cpu": "4"}, "requests": {GPU: str(count), "cpu": "4"}}
     scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp(at(since))}
     return {
@@ -54,7 +54,7 @@ def deleted(body: Json, until: float) -> Json:
 def looks(*views: tuple[float, list[Json]], before: Accelerators | None = None) -> Accelerators:
     for when, pods in views:
         stored = updated(before, pods, at(when), GPU)
-        # As a restarted operator reads it back.
+        # A restarted operator reads the status like this.
         before = None if stored is None else Accelerators.model_validate(stored.as_object())
     assert before is not None
     return before
@@ -120,7 +120,7 @@ def test_totals_absorb_old_pods_and_an_older_view_adds_nothing() -> None:
     assert (late.pods, held(late)) == ([], 80)
 
 
-def test_a_clock_that_jumps_back_takes_nothing_away() -> None:
+def test_a_clock_that_jumps_back_reduces_no_total() -> None:
     found = looks((1000, [pod()]), (10, [pod()]), (20, [pod(), pod("b", since=5)]))
     assert found.seen_time == at(1000)
     assert seconds(found)[Holder("learner", GPU)] == 2 * 1000 + 2 * 995
@@ -159,7 +159,7 @@ def test_an_affinity_names_a_product_where_it_leaves_no_choice() -> None:
     assert product_of(pod(**affinity([one], [two])), GPU) == GPU
 
 
-def test_a_slim_pod_keeps_what_accelerators_are_read_from() -> None:
+def test_a_slim_pod_keeps_the_fields_that_show_accelerators() -> None:
     one = {"key": "nvidia.com/gpu.product", "operator": "In", "values": ["L4"]}
     for body in (pod(**H100), pod(**affinity([one]))):
         assert held_pod(slim(copy.deepcopy(body)), GPU) == held_pod(body, GPU)
@@ -173,7 +173,7 @@ def test_other_vendors_devices_count_and_other_resources_do_not() -> None:
     assert (found.count, found.product) == (4, "amd.com/gpu")
 
 
-def test_pods_beyond_the_lists_bound_are_folded_without_loss() -> None:
+def test_pods_beyond_the_lists_bound_are_summed_without_loss() -> None:
     many = [ended(pod(f"p{n:04d}", since=n), n + 10) for n in range(MAX_PODS)]
     full = looks((5000, many), (5001, []))
     more = looks((5002, [pod("new", since=5000)]), before=full)

@@ -1,4 +1,4 @@
-"""Answers of the API server: none is read beyond its bound, and a large page is asked for in parts."""
+"""Answers of the API server: none is read beyond its bound, and a large page is requested in parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headway_operator.kube import EVENT, KINDS, Api, ApiError
 
 
 class Response:
-    """What is read of it, in pieces of a size."""
+    """A response that returns its body in pieces of a given size, and counts what was read."""
 
     def __init__(self, body: bytes, size: int = 1000) -> None:
         self._body, self._size = body, size
@@ -63,12 +63,12 @@ def test_a_line_beyond_its_bound_is_empty_and_the_next_is_whole(monkeypatch: pyt
 @pytest.mark.parametrize(
     "body", [b"[" * 5000, b"", b"<html>", b'{"message": 7}', b"[]", b"null", b"x" * 10**6]
 )
-def test_a_refusal_of_any_shape_is_one(body: bytes) -> None:
+def test_a_refusal_of_any_shape_is_a_refusal(body: bytes) -> None:
     assert ApiError.of(503, body).status == 503
 
 
 class Paged(Api):
-    """Objects of a size, a page at a time."""
+    """Objects of a given size, returned page by page."""
 
     def __init__(self, many: int, bytes_each: int) -> None:
         self.many, self.each = many, bytes_each
@@ -95,6 +95,6 @@ def test_a_page_beyond_its_bound_is_asked_for_in_smaller_ones() -> None:
     assert api.asked[:2] == [100, 12]
 
 
-def test_of_events_no_more_than_some_are_read() -> None:
+def test_only_a_limited_number_of_events_is_read() -> None:
     api = Paged(many=50_000, bytes_each=1)
     assert len(api.list(EVENT, "n")[0]) == kube.EVENTS

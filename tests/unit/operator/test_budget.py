@@ -1,4 +1,4 @@
-"""A job whose coordinator says that its budget is exhausted has no pods, until its spec says enough."""
+"""A job whose budget is exhausted has no pods until its spec allows enough."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cache: never older than what was written, never confused by a reused name."""
+"""The cache is never older than the operator's last write, and a reused name does not confuse it."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def test_an_older_event_does_not_undo_a_write() -> None:
     assert cache.get("Pod", "n", "p") == pod(5)
 
 
-def test_versions_are_numbers_and_not_words() -> None:
+def test_versions_are_compared_as_numbers() -> None:
     cache = Cache()
     cache.put(pod(9))
     assert cache.put(pod(10))
 
 
-def test_the_end_of_one_object_is_not_the_end_of_its_successor() -> None:
+def test_the_deletion_of_an_object_does_not_delete_its_successor() -> None:
     cache = Cache()
     cache.put(pod(5, "old"))
     cache.put(pod(8, "new"))
@@ -50,7 +50,7 @@ def test_a_deleted_object_does_not_come_back_by_a_late_event() -> None:
     assert cache.of_job("j1", "n") == []
 
 
-def test_a_list_takes_away_what_it_does_not_hold() -> None:
+def test_a_list_removes_objects_that_it_lacks() -> None:
     cache = Cache()
     cache.put(pod(3, "a", "a"))
     cache.put(pod(4, "b", "b"))
@@ -59,14 +59,14 @@ def test_a_list_takes_away_what_it_does_not_hold() -> None:
     assert {body["metadata"]["name"] for body in cache.of_job("j1", "n")} == {"b", "c"}
 
 
-def test_a_list_does_not_take_away_what_was_written_after_it() -> None:
+def test_a_list_keeps_objects_that_were_written_after_it() -> None:
     cache = Cache()
     cache.put(pod(9))
     assert cache.replace("Pod", "n", [], 8) == []
     assert cache.of_job("j1", "n")
 
 
-def test_a_list_of_one_namespace_says_nothing_of_another() -> None:
+def test_a_list_of_one_namespace_keeps_objects_of_others() -> None:
     cache = Cache()
     cache.put(pod(3))
     cache.replace("Pod", "elsewhere", [], 9)
@@ -74,8 +74,8 @@ def test_a_list_of_one_namespace_says_nothing_of_another() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 20), st.booleans()), max_size=40))
-def test_what_is_stored_is_the_newest_seen(events: list[tuple[int, bool]]) -> None:
-    """Events of one object in any order: the newest version wins until its deletion was seen."""
+def test_the_newest_version_seen_is_stored(events: list[tuple[int, bool]]) -> None:
+    """Events of one object may come in any order: the newest version is kept until its deletion was seen."""
     cache = Cache()
     gone, newest = False, 0
     for version, deleted in events:

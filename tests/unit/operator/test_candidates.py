@@ -1,4 +1,4 @@
-"""What the candidates of an evaluation stand for: which models and weights, and when that is settled."""
+"""How an evaluation's candidates are resolved to models and weights, and when this is final."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STORED = {"name": "again", "rescore": {"uri": f"{ROOT}-other", "candidate": "bas
 def trained(
     name: str = "tuned-run", *, ended: bool = False, model: Json | None = None, **checkpoints: Json
 ) -> Json:
-    """A training job with these checkpoints in its status."""
+    """A training job whose status has these checkpoints."""
     status = {"checkpoints": checkpoints, "conditions": ENDED if ended else [], "artifacts": {"uri": ROOT}}
     return job(name, status=copy.deepcopy(status), model=model or {"base": BASE})
 
@@ -50,7 +50,7 @@ def world_of(*candidates: Json, others: tuple[Json, ...] = (), **spec: Any) -> W
 
 
 def config_of(world: World) -> EvalConfig:
-    """What the job's processes read."""
+    """The job configuration that its processes read."""
     body = world.objects["ConfigMap", "refunds-eval-config"]
     return EvalConfig.model_validate_json(body["data"]["job.json"])
 
@@ -161,7 +161,7 @@ def test_candidates_of_one_base_share_a_set_of_servers() -> None:
     assert config.unresolved == {}
 
 
-def test_a_candidate_that_needs_no_job_is_settled_at_once() -> None:
+def test_a_candidate_that_needs_no_job_is_resolved_at_once() -> None:
     world = chosen(candidates=[PLAIN, ELSEWHERE, STORED])
     assert [item["kind"] for item in status_of(world)] == ["Model", "Endpoint", "Rescore"]
     assert status_of(world)[2]["uri"] == f"{ROOT}-other"
@@ -210,8 +210,10 @@ NO_JOB = (
     ids=["best", "validated later", "never validated", "validated before training alone"],
 )
 def test_latest_of_a_running_job_is_the_newest_weights_it_keeps(status: Json, step: int) -> None:
-    """The newest weights of all go a few steps later: only validated steps' stay, and a checkpoint's for a
-    while."""
+    """The newest weights of all are deleted a few steps later.
+
+    Only weights of validated steps are kept, and those of a checkpoint for a while.
+    """
     running = trained()
     running["status"] |= status
     world = world_of(checkpoint(which="latest"), others=(running,))
@@ -225,7 +227,7 @@ def test_latest_of_a_running_job_is_the_newest_weights_it_keeps(status: Json, st
 
 
 def test_a_checkpoint_of_full_weights_is_not_taken_for_a_model() -> None:
-    """Its folder may hold what changed since the step before, alone."""
+    """The folder may contain only the changes since the step before."""
     running = trained(model={"base": BASE, "full": {}}, adapter=LAST, latest={"step": 28, "uri": f"{ROOT}/c"})
     world = world_of(checkpoint(which="latest"), others=(running,))
     world.carry_out()
@@ -257,7 +259,7 @@ def test_a_checkpoint_of_full_weights_is_not_taken_for_a_model() -> None:
         ((trained(),), {"step": 40}, "CheckpointMissing", "has published no weights yet; wait for its first"),
     ],
 )
-def test_what_is_not_there_yet_is_waited_for(
+def test_missing_weights_that_may_still_come_are_waited_for(
     others: tuple[Json, ...], wanted: Json, reason: str, words: str
 ) -> None:
     world = world_of(PLAIN, checkpoint(**wanted), others=others, pendingDeadlineSeconds=600)
@@ -298,7 +300,7 @@ def test_after_the_deadline_the_job_goes_on_with_the_others() -> None:
     assert world.body["status"] == before, "the choice is made once"
 
 
-def test_the_base_is_measured_though_the_weights_never_came() -> None:
+def test_the_base_is_measured_although_the_weights_never_came() -> None:
     world = world_of(checkpoint(withBase=True), others=(trained(),), pendingDeadlineSeconds=600)
     world.later(601).carry_out()
     world.carry_out()
@@ -353,7 +355,7 @@ def test_a_job_without_any_candidate_left_fails_with_the_reason() -> None:
         (trained(ended=True, adapter=LAST), {"step": 31}, "weights up to step 30; write a step up to that"),
     ],
 )
-def test_what_will_never_come_is_not_waited_for(source: Json, wanted: Json, words: str) -> None:
+def test_weights_that_will_never_come_are_not_waited_for(source: Json, wanted: Json, words: str) -> None:
     world = world_of(checkpoint(**wanted), others=(source,))
     world.carry_out()
     assert world.status_condition("Failed")["reason"] == "CheckpointMissing"
@@ -370,7 +372,7 @@ def test_what_will_never_come_is_not_waited_for(source: Json, wanted: Json, word
 )
 @pytest.mark.parametrize("step", [10, 40])
 def test_weights_of_another_run_never_replace_the_requested_ones(source: Json, step: int) -> None:
-    """The training job was deleted and made again: nothing that it may still publish is what was meant."""
+    """The training job was deleted and made again, so its later weights are not the requested ones."""
     meant, found = f"s3://b/runs/team/tuned-run/first/weights/{step:06d}", f"{ROOT}/weights/{step:06d}"
     world = world_of(PLAIN, checkpoint(step=step, uri=meant), others=(source,))
     world.carry_out()
@@ -420,7 +422,7 @@ SHORT = {"base": BASE, "contextLength": 4096}
         ),
     ],
 )
-def test_servers_that_are_shared_have_one_context_length(
+def test_shared_servers_have_one_context_length(
     candidates: list[Json], others: list[Json], words: str
 ) -> None:
     world = world_of(*candidates, others=tuple(others))

@@ -1,4 +1,4 @@
-"""The chart's copies of what is generated elsewhere, and its values as the operator reads them."""
+"""The chart's copies of generated files are current, and the operator reads the chart's values."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_default_values_keep_to_the_schema() -> None:
     jsonschema.validate(values(), schema())
 
 
-def test_every_value_is_in_the_schema_and_the_other_way_round() -> None:
+def test_values_and_schema_have_the_same_fields() -> None:
     assert set(values()) == set(schema()["properties"]) - {"global"}
 
 
@@ -49,7 +49,7 @@ def test_every_threshold_has_a_default_and_is_described() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"replica": 1}, {"crds": {"instal": True}}, {"logLevel": "LOUD"}])
-def test_a_slip_is_refused(wrong: dict[str, Any]) -> None:
+def test_a_wrong_value_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(values() | wrong, schema())
 

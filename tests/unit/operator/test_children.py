@@ -1,4 +1,4 @@
-"""Whose an object is: proved by its owners within the namespace, whatever its labels say."""
+"""Which job an object belongs to: its owners within the namespace prove it, whatever its labels say."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def reference(owner: Json) -> Json:
 
 
 def chain() -> list[Json]:
-    """All that leads from a job to its pods."""
+    """All objects from a job down to its pods."""
     batch = child("Job", "refunds-coordinator", job())
     deployment = child("Deployment", "refunds-broker", job(), role="broker")
     replicas = child("ReplicaSet", "refunds-broker-1", deployment, role="broker")
@@ -49,7 +49,7 @@ def owned(*objects: Json) -> set[str]:
     return {body["metadata"]["name"] for body in children.of(job(), objects)[0]}
 
 
-def test_all_that_a_chain_of_controllers_leads_to_is_the_jobs() -> None:
+def test_a_chain_of_controllers_proves_the_jobs_ownership() -> None:
     expected = {body["metadata"]["name"] for body in chain()} - {"refunds-broker-1"}
     assert owned(*chain()) == expected
     assert owned(*reversed(chain())) == expected, "in whatever order they are seen"
@@ -67,7 +67,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("body", FOREIGN.values(), ids=FOREIGN)
-def test_a_foreign_object_is_nobodys(body: Json) -> None:
+def test_a_foreign_object_belongs_to_no_job(body: Json) -> None:
     mine, leaving = children.of(job(), [*chain(), copy.deepcopy(body)])
     assert "foreign" not in {found["metadata"]["name"] for found in (*mine, *leaving)}
 
@@ -79,8 +79,8 @@ def test_owners_of_another_namespace_prove_nothing() -> None:
     assert owned(*stolen) == set()
 
 
-def test_what_was_the_jobs_stays_so_without_its_owner() -> None:
-    """`kubectl delete --cascade=orphan` takes owners away, and the garbage collector takes controllers."""
+def test_an_orphaned_object_still_belongs_to_the_job() -> None:
+    """`kubectl delete --cascade=orphan` removes owners, and the garbage collector deletes controllers."""
     orphans = [copy.deepcopy(body) for body in chain()]
     proved = {body["metadata"]["uid"] for body in orphans}
     for body in orphans:
@@ -93,7 +93,7 @@ def test_what_was_the_jobs_stays_so_without_its_owner() -> None:
 
 
 class TestVictim:
-    """What a foreign pod does to a job that runs: nothing."""
+    """A foreign pod does nothing to a running job."""
 
     def seen(self, **metadata: Any) -> tuple[Json, Observed]:
         world = running()
@@ -104,21 +104,21 @@ class TestVictim:
         mine, leaving = children.of(world.body, [*objects, foreign])
         return world.body, Observed(world.now, mine, leaving=leaving)
 
-    def test_it_fails_no_job(self) -> None:
+    def test_a_foreign_pod_fails_no_job(self) -> None:
         body, observed = self.seen()
         made = planner.make(body, running().platform, observed)
         assert made.status is not None
         assert made.status.state != "Failed"
         assert not made.ending
 
-    def test_it_is_not_deleted(self) -> None:
+    def test_a_foreign_pod_is_not_deleted(self) -> None:
         body, observed = self.seen()
         body["metadata"]["deletionTimestamp"] = stamp(observed.now)
         to_delete = planner.make(body, running().platform, observed).to_delete
         assert to_delete
         assert "foreign" not in {found["metadata"]["name"] for found in to_delete}
 
-    def test_it_holds_no_teardown(self) -> None:
+    def test_a_foreign_pod_delays_no_teardown(self) -> None:
         world = running()
         foreign = world.died("sandbox", PERMANENT)
         foreign["metadata"] |= {"finalizers": ["attacker/stay"], "deletionTimestamp": stamp(world.now)}
@@ -130,7 +130,7 @@ class TestVictim:
 
 
 class TestLeaving:
-    """A pod outlives its Job while it ends; an operator that started meanwhile has to wait for it."""
+    """A pod may outlive its Job while it ends. An operator that started in the meantime must wait for it."""
 
     def left(self, **metadata: Any) -> tuple[Json, ...]:
         batch = child("Job", "refunds-coordinator", job())
@@ -139,7 +139,7 @@ class TestLeaving:
         pod["metadata"] |= metadata
         return children.of(job(), [pod])[1]
 
-    def test_it_is_waited_for_until_its_grace_period_ends(self) -> None:
+    def test_a_leaving_pod_is_awaited_until_its_grace_period_ends(self) -> None:
         world = running().deleted()
         for seconds, held in ((0, None), (31, False)):
             observed = Observed(world.later(seconds).now, (), leaving=self.left())
@@ -166,6 +166,6 @@ class TestLeaving:
             {"namespace": "attacker"},
         ],
     )
-    def test_what_only_looks_like_one_is_not(self, metadata: Json) -> None:
+    def test_a_pod_that_only_looks_like_a_leaving_one_is_ignored(self, metadata: Json) -> None:
         assert self.left()
         assert self.left(**metadata) == ()

@@ -1,4 +1,4 @@
-"""The operator's settings as its file has them."""
+"""The operator's settings, as read from their file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_null_in_a_block_has_its_default(tmp_path: Path) -> None:
     assert made.resources == {}
 
 
-def test_a_null_in_a_template_takes_something_away(tmp_path: Path) -> None:
+def test_a_null_in_a_template_removes_a_field(tmp_path: Path) -> None:
     container = {"name": "learner", "livenessProbe": None}
     made = read(tmp_path, roleTemplates={"learner": {"spec": {"containers": [container]}}, "rollout": None})
     assert made.role_templates == {"learner": {"spec": {"containers": [container]}}}

@@ -21,7 +21,7 @@ WORKLOADS = ("Job", "Deployment")
 def planned(
     labels: dict[str, str], cost_labels: Sequence[str] = names.COST_LABELS, **spec: Any
 ) -> tuple[dict[str, Json], JobConfig]:
-    """Pod templates by role, and the coordinator's configuration. `cost_labels`: the platform's."""
+    """Pod templates by role, and the coordinator's configuration. `cost_labels` are the platform's."""
     body = job(status=PASSED, **spec)
     body["metadata"]["labels"] = labels
     found = [item.body for item in World(body, platform(*cost_labels)).plan().wanted]
@@ -43,7 +43,7 @@ def platform(*cost_labels: str) -> OperatorConfig:
 
 
 def carried(pods: dict[str, Json]) -> set[tuple[tuple[str, str], ...]]:
-    """Labels of pods beside Headway's own, of every role."""
+    """Labels that the pods of every role have in addition to Headway's own."""
     own = names.job_labels("RLTrainingJob", "refunds", UID, "learner").keys()
     return {
         tuple(sorted((k, v) for k, v in pod["metadata"]["labels"].items() if k not in own))
@@ -51,7 +51,7 @@ def carried(pods: dict[str, Json]) -> set[tuple[tuple[str, str], ...]]:
     }
 
 
-def test_the_default_is_the_charts() -> None:
+def test_the_default_cost_labels_are_the_charts() -> None:
     assert PLATFORM.cost_labels == names.COST_LABELS
 
 

@@ -1,4 +1,4 @@
-"""An evaluation as the planner sees it: its objects, the sets of servers that come and go, its status."""
+"""How the planner handles an evaluation: its objects, its sets of servers, and its status."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def container(world: World, kind: str, name: str) -> Json:
 
 
 class TestObjects:
-    """What is made of an evaluation, and under which names."""
+    """The objects of an evaluation, and their names."""
 
-    def test_each_belongs_to_it_and_says_of_which_kind_it_is(self) -> None:
+    def test_each_object_is_owned_and_labelled_with_its_kind(self) -> None:
         for world, kind in ((evaluating(), "RLEvalJob"), (running(), "RLTrainingJob")):
             for item in world.plan().wanted:
                 (owner,) = item.body["metadata"]["ownerReferences"]
@@ -40,14 +40,14 @@ class TestObjects:
                 assert item.body["metadata"]["labels"][names.LABEL_JOB_KIND] == kind
                 assert item.body["metadata"]["labels"][names.LABEL_JOB_NAME] == "refunds"
 
-    def test_it_shares_no_name_with_a_training_job_of_its_name(self) -> None:
+    def test_names_differ_from_those_of_a_training_job_of_that_name(self) -> None:
         ours = {item.ref for item in evaluating().plan().wanted}
         theirs = {item.ref for item in running().plan().wanted}
         assert not ours & theirs
         own = {name for _, _, name in ours}
         assert all(name.startswith("refunds-eval-") for name in own)
 
-    def test_there_is_no_learner(self) -> None:
+    def test_an_evaluation_has_no_learner(self) -> None:
         world = evaluating()
         roles = {role_of(body) for body in world.objects.values()}
         assert names.LEARNER not in roles
@@ -95,7 +95,7 @@ class TestObjects:
         secrets = {item["secret"]["secretName"] for item in pod["volumes"] if "secret" in item}
         assert {"keys", "judge-key"} <= secrets
 
-    def test_its_processes_read_an_evaluation(self) -> None:
+    def test_processes_of_an_evaluation_read_its_configuration(self) -> None:
         text = chosen().objects["ConfigMap", "refunds-eval-config"]["data"]["job.json"]
         config = EvalConfig.model_validate_json(text)
         assert (config.kind, config.name, config.uid) == ("RLEvalJob", "refunds", UID)
@@ -111,9 +111,9 @@ class TestObjects:
 
 
 class TestServerSets:
-    """A set of servers exists exactly while the coordinator lists it."""
+    """A set of servers exists exactly while the coordinator requests it."""
 
-    def test_none_before_the_preflight(self) -> None:
+    def test_no_set_of_servers_exists_before_the_preflight(self) -> None:
         world = chosen(candidates=MODELS).wants_sets(0)
         world.carry_out()
         assert world.deployments() == {"refunds-eval-broker"}
@@ -121,7 +121,7 @@ class TestServerSets:
         world.carry_out()
         assert world.deployments() == {"refunds-eval-broker", "refunds-eval-rollout-0"}
 
-    def test_each_has_its_own_labels_address_and_number(self) -> None:
+    def test_each_set_has_its_own_labels_address_and_number(self) -> None:
         world = evaluating(candidates=MODELS, parallelism=2, sets=(0, 1), rollout={"replicas": 3})
         for number in (0, 1):
             name = f"refunds-eval-rollout-{number}"
@@ -139,7 +139,7 @@ class TestServerSets:
             assert env[names.ENV_SERVER_SET] == str(number)
             assert container(world, "Deployment", name)["command"] == ["python", "-m", "headway_rollout"]
 
-    def test_one_is_released_the_moment_it_is_done(self) -> None:
+    def test_a_set_is_released_as_soon_as_it_is_done(self) -> None:
         world = evaluating(candidates=MODELS).wants_sets(1)
         made = world.carry_out()
         to_delete = {(body["kind"], body["metadata"]["name"]) for body in made.to_delete}
@@ -159,12 +159,12 @@ class TestServerSets:
             f"refunds-eval-{name}" for name in ("broker", "rollout-1", "rollout-2")
         }
 
-    def test_they_stay_while_a_restarted_coordinator_checks_again(self) -> None:
+    def test_sets_stay_while_a_restarted_coordinator_checks_again(self) -> None:
         world = evaluating()
         world.body["status"]["preflight"] = {"state": "Running"}
         assert world.carry_out().to_delete == ()
 
-    def test_suspension_releases_them_and_going_on_brings_them_back(self) -> None:
+    def test_suspension_releases_sets_and_resuming_restores_them(self) -> None:
         world = evaluating()
         world.body["spec"]["suspend"] = True
         world.carry_out()
@@ -211,7 +211,7 @@ class TestStatus:
         assert world.is_true("RolloutReady"), "only about those that are needed now"
         assert world.body["status"]["state"] == "Evaluating"
 
-    def test_the_word_for_each_stage(self) -> None:
+    def test_each_stage_has_its_state(self) -> None:
         world = chosen()
         assert world.body["status"]["state"] == "Pending"
         world.body["status"]["preflight"] = {"state": "Running"}
@@ -231,7 +231,7 @@ class TestStatus:
         assert world.status_condition("RolloutReady")["reason"] == "NotStarted"
 
     @pytest.mark.parametrize("reason", ["GateNotPassed", "CandidateFailed"])
-    def test_it_fails_in_the_coordinators_words(self, reason: str) -> None:
+    def test_an_evaluation_fails_in_its_coordinators_words(self, reason: str) -> None:
         world = evaluating()
         gate = {"type": "GatePassed", "status": "False", "reason": reason} | {
             "lastTransitionTime": "2026-11-01T12:00:00Z"
@@ -248,8 +248,8 @@ class TestStatus:
         assert world.status_condition("GatePassed")["status"] == "False", "the coordinator's word stands"
 
     @pytest.mark.parametrize("reason", ["bad reason: x", "", "lower", "X" * 65, "Line\n"])
-    def test_it_fails_for_any_reason_of_the_coordinator(self, reason: str) -> None:
-        """A sandbox may have made it up; no condition takes it, and the job would never end."""
+    def test_an_evaluation_fails_for_any_reason_of_its_coordinator(self, reason: str) -> None:
+        """A sandbox may have made up the reason. If no condition accepted it, the job would never end."""
         world = evaluating()
         world.gave_up("coordinator", reason, "the environment said so")
         assert world.carry_out().ending
@@ -257,7 +257,7 @@ class TestStatus:
         assert failed["reason"] == "ProcessFailed"
         assert "the environment said so" in failed["message"]
 
-    def test_it_is_complete_when_its_coordinator_is(self) -> None:
+    def test_an_evaluation_is_complete_when_its_coordinator_is(self) -> None:
         world = evaluating()
         results = [{"name": "base", "state": "Complete"}, {"name": "other", "state": "Failed"}]
         world.body["status"]["results"] = results
@@ -269,7 +269,7 @@ class TestStatus:
         assert world.is_true("Ready")
         assert (world.body["status"]["state"], world.body["status"]["results"]) == ("Complete", results)
 
-    def test_one_that_gets_nowhere_is_stalled(self) -> None:
+    def test_an_evaluation_without_progress_is_stalled(self) -> None:
         world = evaluating()
         assert world.later(PLATFORM.stalled_after_seconds - 1).carry_out().requeue_after == pytest.approx(1)
         world.later(2).carry_out()
@@ -332,7 +332,7 @@ def test_a_deleted_evaluation_is_taken_down_and_let_go() -> None:
     assert not world.has_finalizer
 
 
-def test_a_set_of_servers_is_a_part_of_what_is_seen() -> None:
+def test_a_set_of_servers_is_part_of_the_observed_state() -> None:
     world = evaluating(candidates=MODELS, parallelism=2, sets=(0, 1))
     seen = Observed(world.now, tuple(world.objects.values())).of_set(1)
     assert {body["kind"] for body in seen.objects} == {"Deployment", "Service", "Pod"}
@@ -340,12 +340,12 @@ def test_a_set_of_servers_is_a_part_of_what_is_seen() -> None:
 
 
 def gated(**spec: Any) -> World:
-    """A running evaluation with a gate, whose coordinator has reported that it still measures."""
+    """A running evaluation with a gate, whose coordinator has reported that it is still measuring."""
     return reported(evaluating(gate={"candidate": "base", "minimum": "0.5"}, **spec), "Unknown", "Evaluating")
 
 
 def reported(world: World, status: str, reason: str) -> World:
-    """The coordinator writes GatePassed and the gate's result, by force."""
+    """Set GatePassed and the gate's result as the coordinator writes them."""
     others = [each for each in world.body["status"]["conditions"] if each["type"] != "GatePassed"]
     gate = {"type": "GatePassed", "status": status, "reason": reason, "message": "its own words"}
     world.body["status"]["conditions"] = [*others, gate | {"lastTransitionTime": stamp(world.now)}]
@@ -355,7 +355,7 @@ def reported(world: World, status: str, reason: str) -> World:
 
 
 class TestGateOfNobody:
-    """A job that failed before its gate was judged does not say that it still measures."""
+    """A job that failed before its gate was decided does not claim to be still measuring."""
 
     def test_a_deadline_leaves_the_gate_unjudged(self) -> None:
         world = gated(activeDeadlineSeconds=1000)

@@ -1,4 +1,4 @@
-"""Each thing that happens to a job has one Event, whichever replica looks and however often."""
+"""Each change of a job has exactly one Event, whichever replica looks and however often."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from headway_operator.plan.reading import parse_status
 
 @pytest.fixture
 def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
-    """A job that an operator saw begin."""
+    """A job that the operator saw from its beginning."""
     made = Stage(monkeypatch)
     made.look()
     return made
@@ -65,7 +65,7 @@ def restarts(times: int) -> Callable[[Stage], object]:
 
 
 def estimates(basis: str, likely: str | None, **more: Any) -> Callable[[Stage], object]:
-    """The coordinator has one of the whole job, or nothing to tell."""
+    """The coordinator has an estimate of the whole job, or none if `likely` is None."""
 
     def says_so(stage: Stage) -> None:
         known = {} if likely is None else {"low": "0.10", "likely": likely, "high": "9.00"}
@@ -84,7 +84,7 @@ PAUSE: Json = {
 
 
 def pauses(stage: Stage) -> None:
-    """The last pod is gone; coordinator and operator have written the pause into the status."""
+    """The last pod is gone, and coordinator and operator have written the pause into the status."""
     stage.set(pause=PAUSE | {"time": stamp(stage.now - timedelta(seconds=30))})
     for kind in ("Suspended", "Stalled"):
         stage.condition(kind, "True", "Paused", "paused at step 6: NothingToTrain: ...")
@@ -150,7 +150,7 @@ LIFE: tuple[tuple[Callable[[Stage], object], tuple[str, str, str]], ...] = (
     (says("Complete", "True", "MaxStepsReached", "40 steps"),
      ("Normal", "Complete", "40 steps; step 40 of 40, external score 0.31, 12.5 USD")),
 )  # fmt: skip
-"""Changes of a training job's status in their order, and the event of each: one at most."""
+"""Changes of a training job's status in order, with the event of each, or empty texts if there is none."""
 
 
 def test_each_transition_has_one_event_with_its_numbers(stage: Stage) -> None:
@@ -168,7 +168,7 @@ def test_each_transition_has_one_event_with_its_numbers(stage: Stage) -> None:
 
 @pytest.mark.parametrize("moment", range(len(LIFE)))
 @pytest.mark.parametrize("looked", [True, False], ids=["after it was told", "before it is told"])
-def test_a_restart_at_any_moment_costs_and_doubles_nothing(
+def test_a_restart_at_any_time_loses_and_repeats_no_event(
     monkeypatch: pytest.MonkeyPatch, moment: int, looked: bool
 ) -> None:
     books = []
@@ -200,7 +200,7 @@ def test_events_of_hours_ago_are_not_repeated_by_a_new_operator(stage: Stage) ->
     assert sorted(stage.reasons()) == ["Checkpointed", "Restarted", "ValidatedBest"]
 
 
-def test_what_a_job_says_that_ended_long_ago_is_old(stage: Stage) -> None:
+def test_a_job_that_ended_long_ago_has_no_new_event(stage: Stage) -> None:
     says("Failed", "True", "CrashLoop", "learner: exit code 1")(stage)
     stage.set(completionTime=stamp(stage.now)).look()
     asked = stage.book.asked
@@ -285,7 +285,7 @@ def test_checkpoints_have_one_event_for_each_tenth_of_the_steps(stage: Stage) ->
     assert count == 11
 
 
-def test_a_job_without_an_end_tells_its_first_checkpoint(stage: Stage) -> None:
+def test_an_endless_job_has_an_event_of_its_first_checkpoint(stage: Stage) -> None:
     for step in (0, 1, 2, 3):
         stage.set(progress={"step": step}, checkpoints={"latest": {"step": step, "uri": "s3://b/c"}})
         assert stage.reasons() == (["Checkpointed"] if step == 1 else [])
@@ -322,7 +322,7 @@ def test_a_starting_operator_records_a_pause_it_did_not_see(stage: Stage) -> Non
     assert stage.later(90).restart().look() == []
 
 
-def test_a_long_word_on_a_pause_costs_no_part_of_the_command(stage: Stage) -> None:
+def test_a_long_pause_message_does_not_cut_the_command(stage: Stage) -> None:
     stage.set(pause=PAUSE | {"message": "m" * 1024, "time": stamp(stage.now)})
     says("Suspended", "True", "Paused")(stage)
     ((_, _, message),) = stage.look()
@@ -330,7 +330,7 @@ def test_a_long_word_on_a_pause_costs_no_part_of_the_command(stage: Stage) -> No
     assert message.endswith("m...")
 
 
-def test_an_evaluation_tells_what_it_will_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_evaluation_has_an_event_of_its_estimated_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(monkeypatch, eval_job())
     stage.look()
     estimates("Data", "0.91", unpriced=["endpointPrompt"])(stage.later())
@@ -347,7 +347,7 @@ def test_an_evaluation_tells_what_it_will_cost(monkeypatch: pytest.MonkeyPatch) 
     assert stage.look() == []
 
 
-def test_an_evaluation_tells_its_gate_and_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_evaluation_has_events_of_its_gate_and_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(monkeypatch, eval_job())
     stage.look()
     stage.set(candidates=[{"name": "base", "kind": "Model"}], progress={"groups": 0, "ofGroups": 64})

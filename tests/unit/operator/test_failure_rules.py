@@ -1,4 +1,4 @@
-"""spec.failurePolicy.rules: what each action does for each role, counted once whatever is looked at when."""
+"""spec.failurePolicy.rules: what each action does for each role, and that each failure counts once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def on_condition(action: str, kind: str = "DisruptionTarget", status: str = "Tru
 
 
 def job_under(*rules: Json, limit: int = 5, **spec: Any) -> World:
-    """A job with a judge's server, whose every role runs."""
+    """A job with a judge's server, in which every role runs."""
     world = running(failurePolicy={"maxRestarts": limit, "rules": [*rules]}, judges=[JUDGE], **spec)
     well(world, "judge")
     world.carry_out()
@@ -45,7 +45,7 @@ def container(role: str, **status: Any) -> Json:
 
 
 def well(world: World, role: str, index: int = 0, **status: Any) -> Json:
-    """A ready pod; `status` is of its container."""
+    """A ready pod. `status` has fields of its container's status."""
     pod = world.pod(
         role,
         index,
@@ -63,7 +63,7 @@ def ended(world: World, code: int) -> Json:
 
 
 def crashed(world: World, role: str, code: int, times: int = 1, index: int = 0) -> Json:
-    """A server whose process has ended so often, and runs again."""
+    """A server whose process has ended so many times, and runs again."""
     return well(world, role, index, restartCount=times, lastState=ended(world, code))
 
 
@@ -94,14 +94,16 @@ def matches(world: World) -> list[str]:
 
 
 class TestOfJobs:
-    """Coordinator and learner: the rules are their Job's own."""
+    """Rules for coordinator and learner become rules of their Job's podFailurePolicy."""
 
     @pytest.mark.parametrize("role", ["coordinator", "learner"])
     @pytest.mark.parametrize(
         ("action", "native"),
         [("FailJob", "FailJob"), ("Ignore", "Ignore"), ("Count", "Count"), ("Restart", "Count")],
     )
-    def test_stand_between_what_is_fixed_and_disruptions(self, role: str, action: str, native: str) -> None:
+    def test_rules_come_between_fixed_rules_and_disruptions(
+        self, role: str, action: str, native: str
+    ) -> None:
         world = job_under(rule(action, codes=(137, 3, 137)), on_condition(action, "acme.dev/Gone", "Unknown"))
         policy = world.objects["Job", f"refunds-{role}"]["spec"]["podFailurePolicy"]["rules"]
         permanent, restart, by_code, by_condition, disrupted = policy
@@ -117,7 +119,7 @@ class TestOfJobs:
         }
         assert disrupted["onPodConditions"][0]["type"] == "DisruptionTarget"
 
-    def test_have_no_rules_of_other_roles(self) -> None:
+    def test_a_job_has_no_rules_of_other_roles(self) -> None:
         world = job_under(rule("Ignore", "learner"), rule("FailJob", "rollout"))
         policies = {
             role: world.objects["Job", f"refunds-{role}"]["spec"]["podFailurePolicy"]["rules"]
@@ -126,7 +128,7 @@ class TestOfJobs:
         assert [len(policies[role]) for role in ("coordinator", "learner")] == [3, 4]
 
     @pytest.mark.parametrize("role", ["coordinator", "learner"])
-    def test_fail_the_job_at_once_and_name_the_rule(self, role: str) -> None:
+    def test_a_fail_rule_fails_the_job_at_once_and_is_named(self, role: str) -> None:
         world = job_under(rule("Ignore", codes=(9,)), rule("FailJob", role))
         died(world, role, 137)
         made = world.carry_out()
@@ -138,7 +140,7 @@ class TestOfJobs:
             f"spec.failurePolicy.rules[1]: {role} pod refunds-{role}-0 ended with exit code 137: FailJob"
         ]
 
-    def test_are_named_though_the_pod_is_gone(self) -> None:
+    def test_a_rule_is_named_although_the_pod_is_gone(self) -> None:
         world = job_under(rule("Ignore", "learner"), rule("FailJob", "coordinator"))
         world.gone("coordinator")
         text = "Container coordinator of pod x failed with exit code 137 matching FailJob rule at index 2"
@@ -151,7 +153,7 @@ class TestOfJobs:
         )
 
     @pytest.mark.parametrize("index", [0, 1, 3])
-    def test_are_not_named_where_another_decided(self, index: int) -> None:
+    def test_a_rule_is_not_named_if_another_decided(self, index: int) -> None:
         world = job_under(rule("FailJob", "coordinator"))
         world.gone("coordinator")
         text = f"failed with exit code 42 matching FailJob rule at index {index}"
@@ -161,7 +163,7 @@ class TestOfJobs:
         assert world.status_condition("Failed")["reason"] == "ProcessFailed"
 
     @pytest.mark.parametrize("action", ["Ignore", "Count"])
-    def test_that_start_a_process_again_are_reported_once(self, action: str) -> None:
+    def test_a_rule_that_restarts_a_process_is_reported_once(self, action: str) -> None:
         world = job_under(rule(action, "learner"))
         died(world, "learner", 137)
         world.carry_out()
@@ -173,7 +175,7 @@ class TestOfJobs:
         assert not made.to_delete
         assert not world.is_true("Failed")
 
-    def test_have_the_other_ranks_go_with_one(self) -> None:
+    def test_a_restart_rule_ends_the_other_ranks_too(self) -> None:
         world = job_under(rule("Restart", "learner"), learner={"nodes": 3})
         for index in (1, 2):
             well(world, "learner", index)
@@ -183,14 +185,14 @@ class TestOfJobs:
         going = {pod["metadata"]["name"] for pod in world.plan().to_delete}
         assert going == {"refunds-learner-1", "refunds-learner-2"}
         made = world.carry_out()
-        # Its successors, and the end of the others by SIGTERM, start no new attempt.
+        # Their successors, and the other pods that end by SIGTERM, start no new attempt.
         died(world.later(1), "learner", 143, index=1)
         well(world, "learner", 3)["metadata"]["creationTimestamp"] = stamp(world.now)
         world.carry_out()
         assert not world.plan().to_delete
         assert matched(world) == [("learner", "Restart", 0)]
 
-    def test_leave_a_successor_that_is_there_already(self) -> None:
+    def test_a_restart_rule_keeps_an_existing_successor(self) -> None:
         world = job_under(rule("Restart", "coordinator"))
         died(world.later(5), "coordinator", 137)
         world.later(20)
@@ -200,10 +202,10 @@ class TestOfJobs:
 
 
 class TestOfServers:
-    """Roles whose pods the kubelet starts again: the operator judges and counts."""
+    """Rules for roles whose pods the kubelet restarts: the operator applies them and counts."""
 
     @pytest.mark.parametrize("role", SERVED)
-    def test_fail_the_job_at_once(self, role: str) -> None:
+    def test_a_servers_fail_rule_fails_the_job_at_once(self, role: str) -> None:
         world = job_under(rule("FailJob", role))
         crashed(world, role, 137)
         assert world.carry_out().ending
@@ -227,7 +229,7 @@ class TestOfServers:
 
     @pytest.mark.parametrize("role", SERVED)
     @pytest.mark.parametrize("action", ["Count", None])
-    def test_that_count_and_no_rule_end_the_job_alike(self, role: str, action: str | None) -> None:
+    def test_a_count_rule_ends_the_job_as_no_rule_does(self, role: str, action: str | None) -> None:
         world = job_under(rule(action or "Ignore", role, codes=(137 if action else 9,)), limit=2)
         for times in (1, 2):
             crashed(world.later(20), role, 137, times)
@@ -240,7 +242,7 @@ class TestOfServers:
         assert ("rules[0]: Count" in world.status_condition("Failed")["message"]) == bool(action)
 
     @pytest.mark.parametrize("role", SERVED)
-    def test_that_restart_have_all_pods_of_the_role_go_once(self, role: str) -> None:
+    def test_a_restart_rule_deletes_all_pods_of_the_role_once(self, role: str) -> None:
         world = job_under(rule("Restart", role), limit=1)
         for index in (1, 2):
             well(world, role, index)
@@ -266,7 +268,7 @@ class TestOfServers:
         world.carry_out()
         assert [pod["metadata"]["name"] for pod in world.carry_out().to_delete] == ["refunds-rollout-0"]
 
-    def test_the_first_that_matches_decides(self) -> None:
+    def test_the_first_matching_rule_decides(self) -> None:
         world = job_under(
             rule("FailJob", "broker"),
             rule("Ignore", codes=(0, 5), operator="NotIn"),
@@ -283,7 +285,7 @@ class TestOfServers:
         world.carry_out()
         assert restarts(world, "rollout") == count
 
-    def test_what_is_fixed_comes_first(self) -> None:
+    def test_fixed_rules_come_first(self) -> None:
         world = job_under(rule("Ignore", codes=(0,), operator="NotIn"))
         crashed(world, "rollout", RESTART)
         world.carry_out()
@@ -311,7 +313,7 @@ class TestOfServers:
     @pytest.mark.parametrize(
         ("action", "count"), [("Ignore", 0), ("Count", 1), ("Restart", 1), ("FailJob", None)]
     )
-    def test_by_condition_of_an_evicted_pod(self, action: str, count: int | None) -> None:
+    def test_a_rule_matches_the_condition_of_an_evicted_pod(self, action: str, count: int | None) -> None:
         world = job_under(on_condition(action))
         evicted = world.ending("rollout")
         evicted["status"]["conditions"].append(world.condition("DisruptionTarget", True))
@@ -337,7 +339,7 @@ class TestOfServers:
         world.carry_out()
         assert (restarts(world, "rollout"), matched(world)) == (0, [])
 
-    def test_a_pod_that_is_wanted_no_more_has_not_failed(self) -> None:
+    def test_the_end_of_an_unneeded_pod_is_no_failure(self) -> None:
         any_code = rule("FailJob", codes=(0,), operator="NotIn")
         world = job_under(any_code, on_condition("FailJob", "Ready", "False"))
         pod = crashed(world, "rollout", 143)
@@ -346,7 +348,7 @@ class TestOfServers:
         world.carry_out()
         assert not world.is_true("Failed")
 
-    def test_outlive_a_suspension(self) -> None:
+    def test_counted_failures_outlive_a_suspension(self) -> None:
         world = job_under(rule("Count"), limit=1)
         crashed(world, "rollout", 137)
         world.carry_out()
@@ -362,7 +364,7 @@ class TestOfServers:
         world.carry_out()
         assert world.status_condition("Failed")["reason"] == "MaxRestartsExceeded"
 
-    def test_stand_while_the_spec_is_refused(self) -> None:
+    def test_rules_apply_while_the_spec_is_refused(self) -> None:
         world = job_under(rule("Ignore"), limit=0)
         crashed(world, "rollout", 137)
         world.carry_out()
@@ -371,14 +373,14 @@ class TestOfServers:
         assert not made.ending
         assert matched(world) == [("rollout", "Ignore", 0)]
 
-    def test_without_rules_nothing_is_kept(self) -> None:
+    def test_without_rules_no_failures_are_stored(self) -> None:
         world = job_under()
         crashed(world, "rollout", 137, 2)
         world.carry_out()
         assert "failures" not in world.body["status"]
         assert restarts(world, "rollout") == 2
 
-    def test_only_the_last_decisions_are_kept(self) -> None:
+    def test_only_the_last_decisions_are_stored(self) -> None:
         world = job_under(rule("Ignore"), limit=0)
         for times in range(1, 40):
             crashed(world.later(20), "rollout", 137, times)
@@ -416,8 +418,10 @@ STEPS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from([1, 137, 9])), min
 def test_each_end_is_counted_once_in_any_order_of_reads(
     steps: list[tuple[int, int]], looks: set[int]
 ) -> None:
-    """Three servers crash in turn. Each end is looked at once or more. `looks` are done again, as by an
-    operator that was started again and has the status alone."""
+    """Three servers crash in turn, and each end is read once or more.
+
+    The reads in `looks` are repeated, as by a restarted operator that has only the status.
+    """
     rules = [rule("Ignore"), rule("Count", codes=(9,))]
     world = World(job(failurePolicy={"maxRestarts": 1000, "rules": rules}))
     world.body["status"] = copy.deepcopy(PASSED)

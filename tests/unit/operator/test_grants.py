@@ -1,4 +1,4 @@
-"""A namespace's budget: how it is shared, what it says of that, and what a job may do with its part."""
+"""A namespace's budget: how it is divided, what its status says, and how a job uses its part."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def budget(status: Json | None = None, **spec: Any) -> RLBudget:
 
 
 def claim(uid: str, *, spent: str = "0", used: str | None = None, **given: Any) -> Claim:
-    """A job with these amounts of US dollars."""
+    """A job's claim on the budget, with these amounts in US dollars."""
     amounts = {key: {"usd": D(given.pop(key))} for key in ("needed", "wished") if key in given}
     mine = {"spent": {"usd": D(spent)}, "used": {"usd": D(used or spent)}}
     return Claim(uid=uid, kind="RLTrainingJob", name=f"job-{uid}", created=uid, **mine, **amounts, **given)
 
 
 def shared(maximum: RLBudget, *claims: Claim) -> RLBudget:
-    """The budget after it was shared once more."""
+    """The budget after one more round of sharing."""
     found = grants.share(limits_of(maximum.spec), maximum.status, claims)
     return maximum.model_copy(update={"status": grants.status(maximum, found)})
 
@@ -52,7 +52,7 @@ def parts(found: RLBudget) -> dict[str, tuple[str, str | None]]:
     return {job.uid: (job.parts[0].granted, job.parts[0].refused) for job in found.status.jobs}
 
 
-def test_enough_for_all_gives_each_its_wish() -> None:
+def test_a_budget_with_enough_for_all_grants_every_wish() -> None:
     found = shared(
         budget(usd="100"), claim("a", needed="10", wished="30"), claim("b", needed="5", wished="20")
     )
@@ -101,7 +101,7 @@ def test_a_grant_never_shrinks() -> None:
     ],
     ids=["ended in order", "ended without a word", "used more than it was granted", "deleted"],
 )
-def test_a_job_that_is_over_is_charged_once(one: Claim | None, charged: str) -> None:
+def test_an_ended_job_is_charged_once(one: Claim | None, charged: str) -> None:
     found = shared(budget(usd="100"), claim("a", needed="60", wished="60"))
     for _ in range(3):
         found = shared(found, *([one] if one else []))
@@ -120,7 +120,7 @@ def test_what_was_used_beyond_a_grant_is_given_to_nobody_else() -> None:
     assert parts(found) == {"a": ("80.00", None), "b": ("0.00", "30.00")}
 
 
-def test_a_limit_that_is_lowered_takes_nothing_back() -> None:
+def test_a_lowered_limit_revokes_no_grant() -> None:
     before = shared(budget(usd="100"), claim("a", needed="60", wished="60"))
     lowered = before.model_copy(update={"spec": budget(usd="50").spec})
     found = shared(lowered, claim("a", used="60", needed="61"))
@@ -128,7 +128,7 @@ def test_a_limit_that_is_lowered_takes_nothing_back() -> None:
     assert found.status.limits[0].left == "-10.00"
 
 
-def test_every_limit_has_to_have_room_for_a_need() -> None:
+def test_a_need_must_fit_under_every_limit() -> None:
     two = budget(usd="10", tokens={"sample": 100})
     needed = {"usd": D(5), "tokens.sample": D(101)}
     found = shared(two, Claim("a", "RLTrainingJob", "a", "1", needed=needed))
@@ -136,7 +136,7 @@ def test_every_limit_has_to_have_room_for_a_need() -> None:
     assert [(part.granted, part.refused) for part in entry.parts] == [("0.00", None), ("0", "101")]
 
 
-def test_a_budget_says_when_little_is_left() -> None:
+def test_a_budget_reports_when_little_is_left() -> None:
     def low(spent: str) -> str:
         found = find(
             shared(budget(usd="100"), claim("a", spent=spent)).status.conditions, ConditionType.BUDGET_LOW
@@ -147,7 +147,7 @@ def test_a_budget_says_when_little_is_left() -> None:
     assert (low("80"), low("80.01")) == ("False", "True")
 
 
-def test_a_condition_is_as_old_as_it_is() -> None:
+def test_a_condition_keeps_its_transition_time() -> None:
     first = shared(budget(usd="10"), claim("a", needed="11"))
     assert shared(first, claim("a", needed="11")) == first
 
@@ -205,7 +205,7 @@ def test_no_grant_precedes_usage_reports_of_jobs_already_begun(status: Json) -> 
     assert parts(shared(found, *map(grants.claim, (ran, asks))))["b"] == ("3.00", None)
 
 
-def test_of_a_suspended_job_its_bill_says_what_it_has_used() -> None:
+def test_usage_of_a_suspended_job_comes_from_its_bill() -> None:
     suspended = {"conditions": [{"type": "Suspended", "status": "True"}]}
     one = grants.claim(stored("a", BEGAN | suspended | {"usage": {"cost": "95", "sampleTokens": 7}}))
     assert one.bill == {"usd": D(95), "tokens.sample": D(7)}
@@ -308,7 +308,7 @@ def test_a_namespace_has_one_budget() -> None:
 
 
 def in_namespace(world: World, granted: str | None = None, refused: str | None = None, **spec: Any) -> World:
-    """The same in a namespace with a budget, which has granted something to the job."""
+    """The same job in a namespace with a budget that has granted something to it."""
     status: Json = {}
     if granted is not None:
         part = {"name": "usd", "granted": granted} | ({"refused": refused} if refused else {})
@@ -321,7 +321,7 @@ def in_namespace(world: World, granted: str | None = None, refused: str | None =
 
 
 def grant(world: World) -> Any:
-    """What the job's status lets it use."""
+    """The grant in the job's status, without the marks of late parts."""
     found = copy.deepcopy(world.body["status"].get("grant"))
     for each in found["parts"] if found else ():
         each.pop("late", None)
@@ -329,7 +329,7 @@ def grant(world: World) -> Any:
 
 
 def late(world: World) -> list[bool]:
-    """Of each part: whether the job ran before it was bounded by it."""
+    """For each part, whether the job already ran when this part first bounded it."""
     return [each.get("late", False) for each in world.body["status"]["grant"]["parts"]]
 
 

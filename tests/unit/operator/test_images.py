@@ -1,4 +1,4 @@
-"""A container that cannot be made: the field, the cause and the fix stand on the job within seconds."""
+"""A container that cannot be created: the job names the field, the cause and the fix within seconds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def checked() -> World:
 
 
 def sandbox(world: World, reason: str, message: str) -> World:
-    """Its sandbox cannot start."""
+    """The job's sandbox cannot start, for this reason."""
     pod = world.waiting("sandbox", reason, message)
     pod["spec"]["containers"][0]["image"] = "registry.test/env:1"
     world.carry_out()
@@ -77,14 +77,14 @@ def test_an_unavailable_registry_is_reported_and_waited_for() -> None:
     assert world.plan().requeue_after == pytest.approx(120)
 
 
-def test_after_two_minutes_a_person_is_called() -> None:
+def test_after_two_minutes_the_job_is_stalled() -> None:
     world = sandbox(checked(), "ErrImagePull", UNREACHABLE)
     world.later(120).carry_out()
     assert state(world) == ("Stalled", "ImagePullFailed")
     assert not world.is_true("Failed")
 
 
-def test_a_registry_that_is_back_clears_it() -> None:
+def test_a_registry_that_is_back_clears_the_problem() -> None:
     world = sandbox(checked(), "ErrImagePull", UNREACHABLE).later(120)
     world.carry_out()
     world.ready("sandbox").carry_out()
@@ -118,7 +118,7 @@ def test_each_cause_has_its_fix(message: str, fix: str) -> None:
 
 
 @pytest.mark.parametrize("role", ["coordinator", "broker"])
-def test_an_image_of_the_platform_is_the_charts(role: str) -> None:
+def test_a_missing_platform_image_names_the_charts_value(role: str) -> None:
     world = checked()
     world.waiting(role, "ImagePullBackOff", ABSENT)
     world.carry_out()
@@ -126,7 +126,7 @@ def test_an_image_of_the_platform_is_the_charts(role: str) -> None:
     assert world.status_condition("Stalled")["message"].startswith(f"images.{role} of the chart's values: ")
 
 
-def test_an_image_of_a_suite_is_the_suites() -> None:
+def test_a_missing_suite_image_names_the_suites_field() -> None:
     world = evaluating()
     pod = world.waiting("sandbox", "ErrImagePull", "not found")
     pod["metadata"]["labels"][names.LABEL_SUITE] = "arc"
@@ -156,7 +156,7 @@ def test_a_secret_that_is_missing_is_named_by_its_field() -> None:
 
 
 @pytest.mark.parametrize(("status", "reason"), [("False", "NothingToTrain"), ("True", "Stepping")])
-def test_a_job_that_learns_nothing_is_not_all_green(status: str, reason: str) -> None:
+def test_a_job_that_learns_nothing_has_the_reason_in_its_state(status: str, reason: str) -> None:
     world = running()
     healthy = world.condition("Healthy", status == "True") | {"reason": "NothingToTrain", "message": ""}
     world.body["status"]["conditions"].append(healthy)

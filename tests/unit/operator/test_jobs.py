@@ -1,4 +1,7 @@
-"""A watch announces jobs by identity, and each is fetched singly: a worker sees none older than announced."""
+"""A watch announces only the identities of jobs, and each job is fetched on its own.
+
+A worker never sees a job older than announced.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,14 @@ KEY = ("RLTrainingJob", "team", "refunds")
 
 
 class Server(Api):
-    """Jobs, and how often each was fetched."""
+    """An API server with jobs, which counts the fetches."""
 
     def __init__(self) -> None:
         self.stored: dict[tuple[str, str, str], Json] = {}
         self.fetched = 0
 
     def put(self, version: int, uid: str = "u1") -> Json:
-        """A newer job; its identity."""
+        """Store a newer version of the job, and return its identity."""
         body = job()
         body["metadata"] |= {"resourceVersion": str(version), "uid": uid}
         self.stored[ref_of(body)] = body

@@ -1,4 +1,4 @@
-"""The servers of judges' models as the planner sees them: when they start, who reaches them, their status."""
+"""How the planner handles servers of judges' models: when they start, who reaches them, their status."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIELDS = ("spec.judges[clerk].model", "spec.judges[style].model")
 
 
 def checking(waits_for: str | None = None, judges: list[Json] | None = None, **spec: Any) -> World:
-    """A job whose preflight is under way, and waits for one of its checks."""
+    """A job during its preflight, which may wait for one of its checks."""
     world = World(job(judges=judges or JUDGES, **spec))
     world.carry_out()
     world.body["status"]["preflight"] = {"state": "Running", "checks": []}
@@ -36,7 +36,7 @@ def checking(waits_for: str | None = None, judges: list[Json] | None = None, **s
 
 
 def judged_job(ready: tuple[str, ...] = ("clerk", "style"), **spec: Any) -> World:
-    """A job that trains, or would if every judge's server were ready."""
+    """A job that trains if the servers of all judges are ready."""
     world = World(job(status=copy.deepcopy(PASSED), judges=JUDGES, **spec))
     world.carry_out()
     world.ready("coordinator", "broker", "learner", "rollout")
@@ -80,7 +80,7 @@ class TestObjects:
             assert deployment["spec"]["replicas"] == replicas
             assert labels.items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
 
-    def test_the_coordinator_asks_at_their_services(self) -> None:
+    def test_the_coordinator_uses_the_servers_services(self) -> None:
         world = judged_job()
         config = JobConfig.model_validate_json(
             world.objects["ConfigMap", "refunds-config"]["data"]["job.json"]
@@ -111,7 +111,7 @@ class TestObjects:
         [made, _] = keys["projected"]["sources"]
         assert [item["key"] for item in made["secret"]["items"]] == ["coordinator-to-judge"]
 
-    def test_the_coordinator_alone_holds_their_key(self) -> None:
+    def test_the_coordinator_alone_has_the_servers_key(self) -> None:
         world = judged_job()
         holders = {
             body["metadata"]["labels"][names.LABEL_COMPONENT]
@@ -130,7 +130,7 @@ class TestObjects:
             }
         assert "frontier-token" not in volumes
 
-    def test_the_coordinator_alone_reaches_them(self) -> None:
+    def test_the_coordinator_alone_reaches_the_servers(self) -> None:
         policy = judged_job().objects["NetworkPolicy", "refunds-judge"]["spec"]
         coordinator = {names.LABEL_JOB_UID: UID, names.LABEL_COMPONENT: names.COORDINATOR}
         assert policy == {
@@ -144,16 +144,16 @@ class TestObjects:
             ],
         }
 
-    def test_a_job_with_endpoints_alone_has_none_of_it(self) -> None:
+    def test_a_job_with_endpoints_alone_has_no_judge_servers(self) -> None:
         plain, asking = World(job(status=PASSED)), World(job(status=PASSED, judges=[ENDPOINT]))
         assert {item.ref for item in plain.plan().wanted} == {item.ref for item in asking.plan().wanted}
         assert "coordinator-to-judge" not in str(asking.plan().wanted)
 
-    def test_the_scale_subresource_does_not_count_them(self) -> None:
+    def test_the_scale_subresource_does_not_count_judge_servers(self) -> None:
         status = judged_job().body["status"]
         assert (status["rolloutReplicas"], "judge" in status["rolloutSelector"]) == (1, False)
 
-    def test_an_evaluation_has_them_too(self) -> None:
+    def test_an_evaluation_has_judge_servers_too(self) -> None:
         world = evaluating(judges=JUDGES)
         assert {"refunds-eval-judge-2", "refunds-eval-judge-3"} <= world.deployments()
         assert not world.is_true("Progressing")
@@ -164,13 +164,13 @@ class TestObjects:
 
 
 class TestWhen:
-    def test_none_before_the_preflight_waits_for_a_judge(self) -> None:
-        """What needs no accelerator has been checked by then."""
+    def test_no_server_starts_before_the_preflight_needs_a_judge(self) -> None:
+        """By then, everything that needs no accelerator has been checked."""
         assert servers(checking()) == set()
         assert servers(checking("Environment")) == set()
         assert servers(checking("Judge frontier")) == set()
 
-    def test_all_once_it_does_and_from_then_on(self) -> None:
+    def test_all_servers_run_once_the_preflight_needs_one(self) -> None:
         world = checking("Judge clerk")
         assert servers(world) == SERVERS
         assert "refunds-rollout" not in world.deployments(), "these come after the preflight"
@@ -178,13 +178,13 @@ class TestWhen:
         world.carry_out()
         assert servers(world) == SERVERS
 
-    def test_at_once_where_nothing_is_checked(self) -> None:
+    def test_servers_start_at_once_without_a_preflight(self) -> None:
         world = World(job(judges=JUDGES, preflight={"policy": "Off"}))
         world.carry_out()
         assert servers(world) == SERVERS
 
     @pytest.mark.parametrize("held", ["suspend", "pause"])
-    def test_they_go_where_the_job_is_to_have_no_pods(self, held: str) -> None:
+    def test_servers_stop_if_the_job_must_have_no_pods(self, held: str) -> None:
         world = judged_job(collapse={"policy": "Pause"})
         if held == "suspend":
             world.body["spec"]["suspend"] = True
@@ -198,7 +198,7 @@ class TestWhen:
         world.gone("coordinator", "broker", "learner", "rollout", "judge").carry_out()
         assert world.is_true("Suspended")
 
-    def test_they_go_when_the_job_has_ended(self) -> None:
+    def test_servers_stop_when_the_job_has_ended(self) -> None:
         world = judged_job()
         world.workload_status("Job", "coordinator", conditions=[world.condition("Complete", True)])
         world.carry_out()
@@ -207,7 +207,7 @@ class TestWhen:
 
 
 class TestStatus:
-    def test_conditions_name_the_field_of_one_that_starts(self) -> None:
+    def test_conditions_name_the_field_of_a_starting_server(self) -> None:
         world = checking("Judge clerk")
         put(world, "clerk", 0, ready=False)
         put(world, "style", 1)
@@ -220,7 +220,7 @@ class TestStatus:
         assert world.body["status"]["state"] == "Preflight"
 
     @pytest.mark.parametrize(("ready", "field"), [("style", FIELDS[0]), ("clerk", FIELDS[1])])
-    def test_a_job_without_one_of_them_is_not_running(self, ready: str, field: str) -> None:
+    def test_a_job_without_a_judges_server_is_not_running(self, ready: str, field: str) -> None:
         world = judged_job((ready,))
         assert not world.is_true("Progressing")
         assert field in world.status_condition("Progressing")["message"]
@@ -230,7 +230,7 @@ class TestStatus:
     def test_one_of_several_servers_is_enough(self) -> None:
         assert judged_job().is_true("Progressing"), "clerk has two"
 
-    def test_one_that_no_node_takes_names_what_to_change(self) -> None:
+    def test_an_unschedulable_server_names_what_to_change(self) -> None:
         world = judged_job(("style",))
         words = "0/4 nodes are available: 4 Insufficient nvidia.com/gpu."
         scheduled = world.condition("PodScheduled", False) | {"reason": "Unschedulable", "message": words}
@@ -245,7 +245,7 @@ class TestStatus:
         assert failed["reason"] == "PendingDeadlineExceeded"
         assert failed["message"].startswith("spec.judges[clerk].model was not ready within")
 
-    def test_one_whose_image_cannot_be_pulled_names_the_charts_value(self) -> None:
+    def test_a_server_without_its_image_names_the_charts_value(self) -> None:
         world = judged_job(("style",))
         state = {"waiting": {"reason": "ErrImagePull", "message": "not found"}}
         status = {"name": "rollout", "state": state, "ready": False, "restartCount": 0}
@@ -262,7 +262,7 @@ class TestStatus:
         assert failed["reason"] == "ModelNotLoadable"
         assert "spec.judges[clerk].model.base" in failed["message"]
 
-    def test_one_that_dies_again_and_again_ends_the_job(self) -> None:
+    def test_a_server_that_keeps_dying_fails_the_job(self) -> None:
         world = judged_job(failurePolicy={"maxRestarts": 1})
         status = {"name": "rollout", "state": {"running": {}}, "ready": True, "restartCount": 2}
         good = world.condition("Ready", True)

@@ -1,4 +1,4 @@
-"""What waits on a job (Argo CD, Flux, helm --wait) goes on at its success and stops at its failure."""
+"""A tool that waits for a job (Argo CD, Flux, helm --wait) continues at success and stops at failure."""
 
 from __future__ import annotations
 
@@ -88,7 +88,9 @@ def stalled() -> World:
         (stalled, "Stalled", "Failed"),
     ],
 )
-def test_what_waits_for_a_job_goes_on_or_stops(make: Callable[[], World], state: str, verdict: str) -> None:
+def test_a_tool_that_waits_for_a_job_goes_on_or_stops(
+    make: Callable[[], World], state: str, verdict: str
+) -> None:
     world = make()
     assert world.body["status"]["state"] == state
     assert kstatus.verdict(world.body) == verdict
@@ -96,12 +98,12 @@ def test_what_waits_for_a_job_goes_on_or_stops(make: Callable[[], World], state:
 
 EVERY = [(kind, stage) for kind, makes in STAGES.items() for stage in makes]
 UNSEEN = ("new, no operator has seen it", "spec edited, not yet seen", "complete, then edited")
-"""Stages at which the operator has still to look."""
+"""Stages that the operator has not seen yet."""
 
 
 @pytest.mark.parametrize(("kind", "stage"), EVERY)
-def test_what_is_waited_for_can_still_come(kind: str, stage: str) -> None:
-    """A wait goes on only while the job says that it is being worked on, and by itself comes to an end."""
+def test_a_stage_in_progress_can_still_end(kind: str, stage: str) -> None:
+    """A wait continues only while the job is reconciling, and every such stage ends by itself."""
     world = STAGES[kind][stage]()
     verdict = kstatus.verdict(world.body)
     if verdict != "InProgress" or stage in UNSEEN:
@@ -109,15 +111,15 @@ def test_what_is_waited_for_can_still_come(kind: str, stage: str) -> None:
     assert world.is_true("Reconciling")
     assert not world.is_true("Stalled")
     held = world.body["status"]["state"] in ("Queued", "Training", "Evaluating", "Suspending")
-    # The coordinator says when nothing goes forward.
+    # The coordinator notices when these stages make no progress.
     held |= world.body["status"].get("preflight", {}).get("state") == "Sampling"
     waits = world.status_condition("Ready")["reason"] == "WaitingForWeights"
-    world.carry_out()  # what has just been made is seen
+    world.carry_out()  # the new objects are observed
     assert held or waits or world.plan().requeue_after is not None, "no deadline ends it"
 
 
 @pytest.mark.parametrize(("kind", "stage"), EVERY)
-def test_what_goes_on_has_what_its_policy_asks_for(kind: str, stage: str) -> None:
+def test_a_current_job_fulfils_its_readiness_policy(kind: str, stage: str) -> None:
     world = STAGES[kind][stage]()
     if kstatus.verdict(world.body) != "Current":
         return
@@ -172,7 +174,7 @@ def test_a_suspended_evaluation_says_what_would_make_it_succeed() -> None:
 
 
 def test_a_job_that_no_operator_has_seen_lets_nothing_through() -> None:
-    """The API server fills in what the definition defaults."""
+    """The API server fills in the CRD's defaults."""
     for body in (job(), eval_job()):
         body["status"] = {"observedGeneration": -1}
         assert kstatus.verdict(body) == "InProgress"

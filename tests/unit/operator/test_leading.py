@@ -1,4 +1,4 @@
-"""What a replica says while it leads, and when it stops."""
+"""What an operator replica reports while it leads, and when it stops."""
 
 from __future__ import annotations
 

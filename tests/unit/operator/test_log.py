@@ -29,7 +29,7 @@ of_kopf = LocalObjectLogger(body=body, settings=kopf.OperatorSettings())
 
 
 def lines(script: str, *, fails: bool = False) -> list[dict[str, Any]]:
-    """What a process with the operator's log wrote, stderr included."""
+    """The log lines of a process with the operator's log, with stderr."""
     path = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     done = subprocess.run(
         [sys.executable, "-c", SETTING_UP + script],
@@ -68,7 +68,7 @@ def test_fatal_exceptions_and_python_warnings_are_json_lines_too() -> None:
     assert died["exception"].endswith("RuntimeError: out of luck")
 
 
-def test_a_thread_that_dies_says_so_in_a_line() -> None:
+def test_a_dying_thread_logs_one_line() -> None:
     script = """
 threading.excepthook = app._end
 def die(): raise RuntimeError("out of luck")

@@ -1,4 +1,4 @@
-"""A set of rollout servers that cannot come up: its candidates fail, and the others go on."""
+"""A set of rollout servers that cannot start: its candidates fail, and the others continue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def two_sets(**spec: Any) -> World:
 
 
 def break_server(world: World, **status: Any) -> None:
-    """Servers of set 1 end so, whichever pod they are in."""
+    """Give the server of set 1 this container status, in whichever pod it is."""
     pod = world.objects["Pod", "refunds-eval-rollout-10"]
     pod["status"]["conditions"] = [world.condition("Ready", False), world.condition("PodScheduled", True)]
     pod["status"]["containerStatuses"] = [{"name": "rollout", "ready": False, "restartCount": 0} | status]
@@ -40,7 +40,7 @@ def lost(world: World) -> dict[str, str | None]:
     return {each["name"]: each.get("lostReason") for each in world.body["status"]["candidates"]}
 
 
-def test_servers_that_give_up_cost_their_candidates_alone() -> None:
+def test_servers_that_give_up_fail_only_their_candidates() -> None:
     world = two_sets()
     gives_up(world)
     made = world.carry_out()
@@ -124,7 +124,7 @@ def test_a_coordinator_that_gives_up_ends_a_refused_evaluation() -> None:
     assert world.is_true("Failed")
 
 
-def test_what_was_given_up_stays_so() -> None:
+def test_a_lost_set_stays_lost() -> None:
     world = two_sets()
     gives_up(world)
     world.carry_out()
@@ -135,7 +135,7 @@ def test_what_was_given_up_stays_so() -> None:
 
 
 def test_a_lost_set_leaves_the_processes_configuration_unchanged() -> None:
-    """The coordinator hears of a lost set from the status: its configuration never changes."""
+    """The coordinator learns of a lost set from the job's status. Its configuration never changes."""
     world = two_sets()
     config = world.objects["ConfigMap", "refunds-eval-config"]["data"]["job.json"]
     gives_up(world)

@@ -1,7 +1,7 @@
-"""Jobs that share a namespace's budget, whatever happens to them, as a state machine of hypothesis.
+"""A hypothesis state machine of jobs that share a namespace's budget.
 
-The gates of the jobs' coordinators and the operator's sharing are the real ones. Played are groups, the API
-server, whose readers may lag, and the deaths of coordinators. BILL_RUNS says how many lives are drawn.
+The coordinators' budget gates and the operator's sharing are real. Groups, deaths of coordinators and the API
+server, whose readers may lag, are simulated. BILL_RUNS says how many runs are drawn.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from headway_coordinator.gateway.asks import Sampling
 from headway_coordinator.group import Plan
 from headway_operator.plan import grants
 
-pytestmark = pytest.mark.timeout(1800)  # `make test-bill` draws thousands of lives
+pytestmark = pytest.mark.timeout(1800)  # `make test-bill` draws thousands of runs
 
 TOKENS = 20
 """Maximum tokens that a turn samples."""
 LIMITS = Limits(context_length=100, turns=2, sandbox_seconds=0, retries=0)
 WORST = 2 * TOKENS
 PRICE = Decimal("0.5")
-"""Of a sampled token, in US dollars; nothing else has a price."""
+"""Price of a sampled token in US dollars. Nothing else has a price."""
 MAX_JOBS = 4
 
 
 class Billed:
-    """What a job's ledger has: it outlives the coordinator."""
+    """The ledger of a job, which outlives its coordinator."""
 
     def __init__(self) -> None:
         self.sampled = 0
@@ -63,7 +63,7 @@ class Billed:
 
 
 class Group:
-    """One group of one coordinator."""
+    """One group of a coordinator."""
 
     def __init__(self, budget: Budget, number: int, size: int) -> None:
         self.size = size
@@ -85,7 +85,7 @@ class Group:
 
 @dataclass(eq=False)
 class Job:
-    """A job, as it is stored and as it runs."""
+    """A job's stored object, its versions, and its coordinator's state."""
 
     stored: Json
     spec: BudgetSpec | None
@@ -93,7 +93,7 @@ class Job:
     budget: Budget | None = None
     groups: list[Group] = field(default_factory=list)
     seen: int = 0
-    """Which of its versions the operator has seen."""
+    """Index of the version that the operator has seen."""
     versions: list[Json] = field(default_factory=list)
 
     def store(self, **status: Any) -> None:
@@ -114,7 +114,7 @@ class Job:
 
 
 class SharedBudget(RuleBasedStateMachine):
-    """A namespace."""
+    """A namespace with jobs and a budget."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,9 +124,9 @@ class SharedBudget(RuleBasedStateMachine):
         self.numbers = itertools.count()
         self.budgets: list[RLBudget] = []
         self.forgotten = 0
-        """What jobs had used that were over when the budget was made again."""
+        """Usage of the jobs that had ended when the budget was deleted and made again."""
         self.over: list[Job] = []
-        """These jobs."""
+        """The jobs whose usage `forgotten` has."""
 
     @initialize(groups=st.sampled_from([1, 2, 3, 5]), money=st.booleans(), tokens=st.booleans())
     def make(self, groups: int, money: bool, tokens: bool) -> None:
@@ -174,11 +174,11 @@ class SharedBudget(RuleBasedStateMachine):
         data=st.data(), sizes=st.lists(st.sampled_from([1, 1, 2]), min_size=1, max_size=3), asks=st.booleans()
     )
     def begin(self, data: st.DataObject, sizes: list[int], asks: bool) -> None:
-        """Groups of a job are to begin, whose coordinator is made for them where none runs."""
+        """Groups of a job try to begin. A coordinator is made if none runs."""
         job = data.draw(st.sampled_from([job for job in self.jobs if not job.ended]))
         if job.budget is None:
             job.store(startTime="2026-01-01T00:00:00Z")
-            # The operator makes one only where the job's status says what it may use.
+            # The operator makes a coordinator only if the job's status has a grant.
             job.budget, job.groups = Budget(job.spec, job.bill, opened=False), []
             if asks:
                 self._write(job)
@@ -194,7 +194,10 @@ class SharedBudget(RuleBasedStateMachine):
             self._ask(job)
 
     def _ask(self, job: Job) -> None:
-        """A job asks for more, and hears what it gets, with what is known of the others by now."""
+        """The job reports its need, and receives a new grant.
+
+        The operator knows the newest version of this job, and possibly old versions of others.
+        """
         self._write(job)
         job.seen = len(job.versions) - 1
         self._share()
@@ -208,7 +211,7 @@ class SharedBudget(RuleBasedStateMachine):
         self._end(job, data.draw(st.sampled_from(job.running)), part)
 
     def _end(self, job: Job, group: Group, part: float) -> None:
-        job.bill.sampled += int(part * group.size * WORST)  # the ledger has it before the group is over
+        job.bill.sampled += int(part * group.size * WORST)  # the ledger has the usage before the group ends
         self.loop.run_until_complete(group.end())
         job.groups.remove(group)
         self._settle()
@@ -219,7 +222,7 @@ class SharedBudget(RuleBasedStateMachine):
         self._write(data.draw(st.sampled_from(self._alive())))
 
     def _write(self, job: Job) -> None:
-        """The coordinator writes its part of the status, and hears the rest."""
+        """The coordinator writes its part of the status, and reads the grant."""
         assert job.budget is not None
         status = shown.status(job.budget)
         job.store(budget=None if status is None else status.as_object())
@@ -230,7 +233,7 @@ class SharedBudget(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def share(self, data: st.DataObject) -> None:
-        """The operator shares by what it has seen, which may be old."""
+        """The operator shares the budget by the versions that it has seen, which may be old."""
         for job in self.jobs:
             job.seen = data.draw(st.sampled_from([job.seen, len(job.versions) - 1]))
         self._share()
@@ -252,7 +255,7 @@ class SharedBudget(RuleBasedStateMachine):
     @precondition(lambda self: self.jobs)
     @rule(data=st.data(), lag=st.integers(0, 2))
     def copy(self, data: st.DataObject, lag: int) -> None:
-        """A job's reconcile copies its grant, of a budget that may be old."""
+        """A job's reconcile copies its grant from a budget that may be old."""
         job = data.draw(st.sampled_from(self.jobs))
         if not job.ended:
             self._copy(job, self.budgets[max(0, len(self.budgets) - 1 - lag)])
@@ -266,7 +269,7 @@ class SharedBudget(RuleBasedStateMachine):
     @precondition(lambda self: self._alive())
     @rule(data=st.data())
     def die(self, data: st.DataObject) -> None:
-        """A coordinator is killed: what ran is billed for nothing."""
+        """A coordinator is killed, and its running groups end without a bill."""
         self._stop(data.draw(st.sampled_from(self._alive())))
 
     def _stop(self, job: Job) -> None:
@@ -309,7 +312,7 @@ class SharedBudget(RuleBasedStateMachine):
     @precondition(lambda self: any(job.begun for job in self.jobs))
     @rule()
     def make_again(self) -> None:
-        """Somebody deletes the budget and applies it again: jobs that are over are not counted any more."""
+        """Somebody deletes the budget and applies it again, so jobs that have ended no longer count."""
         self.forgotten = sum(job.bill.sampled for job in [*self.jobs, *self.gone] if self._is_over(job))
         self.over = [job for job in [*self.jobs, *self.gone] if self._is_over(job)]
         self.budgets = [self.budgets[-1].model_copy(update={"status": RLBudgetStatus()})]
@@ -347,7 +350,10 @@ class SharedBudget(RuleBasedStateMachine):
         return min((int(each) for each in found if each is not None), default=0)
 
     def _quiesce(self) -> None:
-        """Everybody reads what is newest, and what runs ends: then nobody waits without a reason."""
+        """Everybody reads the newest state, and running groups end.
+
+        After that, no group may wait without a reason.
+        """
         quiet = 0
         while quiet < 3:
             quiet += 1

@@ -1,4 +1,4 @@
-"""A job that its coordinator has paused has no pods, until a person ends that very pause."""
+"""A job that its coordinator has paused has no pods until a person ends exactly this pause."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def state(world: World) -> tuple[str, str]:
 
 
 def named(world: World) -> World:
-    """A person types the command that the status says."""
+    """Annotate the job as the command in its status does."""
     return resumed_by(world, world.body["status"]["pause"]["time"])
 
 
@@ -76,7 +76,7 @@ def test_nothing_is_done_while_the_job_is_paused() -> None:
 
 
 def test_status_records_the_end_of_a_pause_before_a_pod_is_made() -> None:
-    """A coordinator reads, when it starts, whether the job is paused."""
+    """A starting coordinator reads whether the job is paused."""
     world = named(paused(running()))
     made = world.later(60).carry_out()
     assert (made.wanted, made.requeue_after) == ((), 0)
@@ -139,7 +139,7 @@ def test_a_pauses_time_may_be_written_in_another_zone() -> None:
 
 
 def test_a_pause_ended_while_pods_stop_ends_once_they_are_gone() -> None:
-    """The coordinator that paused it would go on holding its learner."""
+    """If pods were started earlier, the coordinator that paused the job would still hold its learner."""
     world = named(pausing(running()))
     for _ in range(3):
         world.carry_out()
@@ -185,8 +185,8 @@ def test_a_pause_and_its_end_have_events_of_their_own() -> None:
     )
 
 
-def test_an_operator_that_dies_at_any_point_is_carried_on() -> None:
-    """All that it knows is in the job: each plan is made from what the last one has left, or has not."""
+def test_an_operator_that_dies_at_any_point_is_replaced() -> None:
+    """All its knowledge is in the job: each plan is made from what earlier plans left, or did not leave."""
     world = paused(running())
     named(world).plan()
     world.plan()
@@ -212,9 +212,9 @@ def test_deadlines_leave_out_the_time_of_a_pause() -> None:
 
 
 class TestSuspendedToo:
-    """`suspend` is another matter: it is as ever, and ends no pause."""
+    """`suspend` works as usual on a paused job, and does not end the pause."""
 
-    def test_a_paused_job_that_is_suspended_is_as_its_spec_asks(self) -> None:
+    def test_a_suspended_paused_job_follows_its_spec(self) -> None:
         world = paused(running())
         since = world.status_condition("Suspended")["lastTransitionTime"]
         world.later(60).body["spec"]["suspend"] = True
@@ -235,7 +235,7 @@ class TestSuspendedToo:
         assert verdict(world.body) == "Failed"
         assert not {item.ref[0] for item in made.wanted} & {"Job", "Deployment"}
 
-    def test_a_pause_that_is_ended_meanwhile_leaves_it_suspended(self) -> None:
+    def test_a_pause_ended_during_suspension_leaves_it_suspended(self) -> None:
         world = paused(running())
         world.body["spec"]["suspend"] = True
         named(world).carry_out()
@@ -295,7 +295,7 @@ def test_a_job_that_has_ended_stays_ended_when_paused() -> None:
 
 @pytest.mark.parametrize("how", ["runs", "has ended", "is deleted"])
 def test_the_operator_keeps_writing_which_pause_is_over(how: str) -> None:
-    """What a writer no longer sends is gone: the job would be paused again."""
+    """A field that a writer no longer sends is removed, and the job would be paused again."""
     world = named(paused(running()))
     world.carry_out()
     world.carry_out()
@@ -314,7 +314,7 @@ def test_the_operator_keeps_writing_which_pause_is_over(how: str) -> None:
     assert "pause" not in made.as_object(), "the coordinator's"
 
 
-def test_a_job_that_was_never_paused_says_nothing_of_it() -> None:
+def test_a_job_that_was_never_paused_has_no_pause_fields() -> None:
     world = resumed_by(running(), "2026-11-01T12:00:00Z")
     world.carry_out()
     assert state(world) == ("Training", "Stepping")

@@ -1,4 +1,4 @@
-"""Workloads are left alone once made: what would change one may be changed only while there is none."""
+"""Workloads never change once they exist. A field that would change one is mutable only without workloads."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ CHANGES: dict[str, Any] = {
     "pendingDeadlineSeconds": 100,
     "ttlSecondsAfterFinished": 100,
 }
-"""Each field that may be changed, and another value of it."""
+"""Each mutable field, with another value for it."""
 
 
 def mutable() -> set[str]:
-    """Paths of the fields that some change is allowed of; a budget cannot be given at all."""
+    """Paths of the fields that may change in some way. The budget is left out."""
     found = set()
     for name in RLTrainingJobSpec.mutable - {"budget"}:
         field = RLTrainingJobSpec.model_fields[name]
@@ -42,14 +42,14 @@ def mutable() -> set[str]:
 
 
 def pinned(spec: Json) -> dict[tuple[str, str, str], Json]:
-    """Bodies of the workloads, without the one field that is kept as planned."""
+    """Bodies of the workloads, without the replicas, which may be scaled."""
     made = [item for item in World(job(status=PASSED, **spec)).plan().wanted if item.mode == Mode.PIN]
     for item in made:
         item.body["spec"].pop("replicas", None)
     return {item.ref: item.body for item in made}
 
 
-def test_every_such_field_is_tried() -> None:
+def test_every_mutable_field_is_tried() -> None:
     assert mutable() == set(CHANGES)
 
 

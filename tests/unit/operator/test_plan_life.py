@@ -1,4 +1,4 @@
-"""A job's life as the planner sees it: suspended, ended, refused, left to others."""
+"""How the planner handles a job that is suspended, ended, refused, or left to another manager."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_resuming_restores_all_workloads_and_counts_the_pause() -> None:
 
 
 def test_a_job_whose_report_is_written_may_end_past_its_deadline() -> None:
-    """Its coordinator logs to MLflow for some minutes, and waits for the last scrape."""
+    """Its coordinator may log to MLflow for some minutes, and waits for the last scrape."""
     world = running(activeDeadlineSeconds=100)
     world.body["status"]["artifacts"] = {"report": "s3://bucket/runs/job/report.json"}
     assert world.plan().requeue_after == pytest.approx(100 + FINISHING_SECONDS)
@@ -129,7 +129,7 @@ def test_a_finished_job_is_deleted_after_its_ttl() -> None:
 
 
 @pytest.mark.parametrize("make", [running, lambda: complete(running())], ids=["running", "ended"])
-def test_a_job_goes_with_its_namespace(make: Callable[[], World]) -> None:
+def test_a_job_is_deleted_with_its_namespace(make: Callable[[], World]) -> None:
     world = make()
     world.carry_out()
     assert not world.plan().delete_job
@@ -154,7 +154,7 @@ def test_another_controllers_job_is_left_alone() -> None:
     assert made.status is None
 
 
-def test_naming_this_operator_is_as_naming_none() -> None:
+def test_naming_this_operator_equals_naming_none() -> None:
     assert World(job(managedBy="headway.dev/operator")).plan().wanted
 
 
@@ -181,7 +181,7 @@ def test_a_second_operator_takes_only_jobs_that_name_it() -> None:
         ({"environment": {"image": "i", "entrypoint": "no-colon"}}, "spec.environment.entrypoint"),
     ],
 )
-def test_what_the_schema_lets_through_is_refused_by_name(spec: Json, words: str) -> None:
+def test_a_fault_that_the_schema_allows_is_refused_by_name(spec: Json, words: str) -> None:
     world = World(job(**spec))
     made = world.carry_out()
     assert made.wanted == ()
@@ -214,7 +214,7 @@ class TestRefusedWhileItRuns:
             world.platform = PLATFORM.model_copy(update={"caps": caps})
         return world
 
-    def test_what_runs_is_left_alone(self, world: World) -> None:
+    def test_running_workloads_of_a_refused_job_are_kept(self, world: World) -> None:
         objects = dict(world.objects)
         made = world.carry_out()
         assert (made.wanted, made.to_delete) == ((), ())
@@ -224,24 +224,24 @@ class TestRefusedWhileItRuns:
         assert (world.body["status"]["state"], world.body["status"]["reason"]) == ("Stalled", "InvalidSpec")
         assert world.is_true("Progressing")
 
-    def test_its_end_is_its_end(self, world: World) -> None:
+    def test_a_refused_job_may_still_complete(self, world: World) -> None:
         made = complete(world).carry_out()
         assert made.ending
         assert world.body["status"]["state"] == "Complete"
         assert world.status_condition("Accepted")["status"] == "False"
         assert {body["kind"] for body in world.plan().to_delete} == {"Job", "Deployment"}
 
-    def test_a_failure_ends_it(self, world: World) -> None:
+    def test_a_failure_ends_a_refused_job(self, world: World) -> None:
         world.gave_up("learner", "ModelNotLoadable", "no such file", "spec.model.base")
         world.carry_out()
         assert world.status_condition("Failed")["reason"] == "ModelNotLoadable"
 
-    def test_its_deadline_ends_it(self, world: World) -> None:
+    def test_its_deadline_ends_a_refused_job(self, world: World) -> None:
         assert world.plan().requeue_after == pytest.approx(1000)
         world.later(1001).carry_out()
         assert world.status_condition("Failed")["reason"] == "ActiveDeadlineExceeded"
 
-    def test_it_can_be_suspended(self, world: World) -> None:
+    def test_a_refused_job_can_be_suspended(self, world: World) -> None:
         world.body["spec"]["suspend"] = True
         assert world.carry_out().wanted == ()
         world.gone(*names.ROLES).carry_out()
@@ -249,7 +249,7 @@ class TestRefusedWhileItRuns:
         assert not world.is_true("Accepted")
         assert not [key for key in world.objects if key[0] in ("Job", "Deployment", "Pod")]
 
-    def test_it_starts_nothing_when_it_is_resumed(self, world: World) -> None:
+    def test_a_refused_job_starts_nothing_when_it_is_resumed(self, world: World) -> None:
         world.body["spec"]["suspend"] = True
         world.carry_out()
         world.gone(*names.ROLES).carry_out()
@@ -281,7 +281,7 @@ def test_pods_are_never_pruned() -> None:
 
 
 class TestQueued:
-    """A Job that a queue holds, such as Kueue, has no pods, and that is nobody's fault."""
+    """A Job that a queue such as Kueue holds has no pods, which is no fault."""
 
     def held(self, **status: Any) -> World:
         world = World(job(pendingDeadlineSeconds=60))

@@ -1,4 +1,4 @@
-"""Who may speak to whom: the NetworkPolicy of each role."""
+"""Which pods may connect to which: the NetworkPolicy of each role."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headway_api.document import Json
 
 
 def pods(role: str) -> list[Json]:
-    """The peers that are the pods of a role of this very job."""
+    """The peers that select the pods of a role of this job."""
     labels = {names.LABEL_JOB_UID: UID, names.LABEL_COMPONENT: role}
     return [{"podSelector": {"matchLabels": labels}}]
 
@@ -30,7 +30,7 @@ def policies() -> dict[str, Json]:
     return policies_of()
 
 
-def test_every_role_has_one_from_the_start(policies: dict[str, Json]) -> None:
+def test_every_role_has_a_policy_from_the_start(policies: dict[str, Json]) -> None:
     assert set(policies) == set(names.ROLES)
     for role, spec in policies.items():
         selector = spec["podSelector"]["matchLabels"]
@@ -76,7 +76,7 @@ def test_each_roles_ports_are_open_to_its_peers_only(
     assert {port["port"] for port in rule.get("ports", [])} == ports
 
 
-def test_scrapers_reach_what_vllm_counts_and_not_vllm(policies: dict[str, Json]) -> None:
+def test_scrapers_reach_vllms_metrics_and_not_vllm(policies: dict[str, Json]) -> None:
     assert policies["rollout"]["ingress"] == [
         {"from": pods("coordinator"), "ports": [{"protocol": "TCP", "port": port} for port in (8000, 8001)]},
         {

@@ -1,4 +1,4 @@
-"""Properties that hold of every object the operator plans, whatever the job asks for."""
+"""Properties of every object that the operator plans, whatever the job's spec."""
 
 from __future__ import annotations
 
@@ -150,12 +150,12 @@ def test_accelerators_wait_for_the_preflight() -> None:
 
 
 @pytest.mark.parametrize("state", ["Pending", "Running", "Failed"])
-def test_a_preflight_that_has_not_passed_holds_them_back(state: str) -> None:
+def test_a_preflight_that_has_not_passed_holds_accelerators(state: str) -> None:
     assert names.LEARNER not in templates(wanted(job(status={"preflight": {"state": state}})))
 
 
 @pytest.mark.parametrize("state", ["Passed", "Warned", "Skipped"])
-def test_a_preflight_that_is_over_lets_them_start(state: str) -> None:
+def test_a_finished_preflight_lets_accelerators_start(state: str) -> None:
     assert names.LEARNER in templates(wanted(job(status={"preflight": {"state": state}})))
 
 
@@ -168,7 +168,7 @@ def test_a_preflight_that_runs_again_stops_nobody() -> None:
     assert names.LEARNER in templates(list(made.wanted))
 
 
-def test_without_preflight_they_start_at_once() -> None:
+def test_without_a_preflight_accelerators_start_at_once() -> None:
     assert names.ROLLOUT in templates(wanted(job(preflight={"policy": "Off"})))
 
 
@@ -241,7 +241,7 @@ def test_an_account_of_one_roles_own_is_not_lent_to_others(role: str) -> None:
     assert f"spec.serviceAccountName: the operator creates refunds-{role}" in accepted.message
 
 
-def test_an_account_of_the_users_own_is_used_and_not_made() -> None:
+def test_a_users_own_account_is_used_and_not_created() -> None:
     items = everything(serviceAccountName="with-s3")
     accounts = {item.ref[2] for item in items if item.ref[0] == "ServiceAccount"}
     assert accounts == {"refunds-broker", "refunds-sandbox"}
@@ -262,7 +262,7 @@ def test_store_credentials_reach_only_the_roles_that_use_them() -> None:
 
 
 def test_a_judges_token_is_a_file_of_the_coordinator_alone() -> None:
-    """By its Secret's name: the operator never reads it, and no sandbox, learner or server has it."""
+    """The pod mounts its Secret by name. The operator never reads it, and no other role gets it."""
     endpoint = {"url": "https://models.acme.dev/v1", "model": "large"}
     judges = [{"name": "style", "endpoint": endpoint, "secretRef": {"name": "judge-key"}}]
     pods = templates(everything(judges=[*judges, {"name": "open", "endpoint": endpoint}]))
@@ -281,7 +281,7 @@ def test_a_judges_token_is_a_file_of_the_coordinator_alone() -> None:
 
 
 def test_a_role_with_a_secret_of_its_own_gets_that_one_alone() -> None:
-    """So that rollout servers, which only read, need no credentials that write."""
+    """So rollout servers, which only read, need no credentials that can write."""
     both = {"secretRef": {"name": "all"}, "roleSecretRefs": {"rollout": {"name": "read"}}}
     own = {"roleSecretRefs": {"learner": {"name": "write"}}}
     for output, expected in (
@@ -297,7 +297,7 @@ def test_a_role_with_a_secret_of_its_own_gets_that_one_alone() -> None:
 
 
 @pytest.mark.parametrize("agent", [{"http": {"url": "http://agent"}}, SANDBOXED])
-def test_the_gateways_port_is_there_for_agents_of_ones_own(agent: Json) -> None:
+def test_the_gateways_port_exists_for_users_own_agents(agent: Json) -> None:
     for asked, ports in ({}, {"http": 8100}), (agent, {"http": 8100, "gateway": 8110}):
         items = everything(agent=asked)
         service = named(items, "Service", "refunds-coordinator")["spec"]["ports"]
@@ -307,7 +307,7 @@ def test_the_gateways_port_is_there_for_agents_of_ones_own(agent: Json) -> None:
 
 
 @pytest.mark.parametrize("asked", [{}, FROM_MEMORY])
-def test_the_learners_port_for_weights_is_there_where_it_is_used(asked: Json) -> None:
+def test_the_learners_weights_port_exists_if_it_is_used(asked: Json) -> None:
     items = everything(**asked)
     met = {"torch": 29500} | ({"weights": 8310} if asked else {})
     service = named(items, "Service", "refunds-learner")["spec"]["ports"]
@@ -340,13 +340,13 @@ def test_accelerators_are_counted_by_process() -> None:
     assert gpus == {"learner": "4", "rollout": "2", "coordinator": None, "broker": None}
 
 
-def test_a_cluster_without_accelerators_is_asked_for_none() -> None:
+def test_a_job_on_a_cluster_without_accelerators_requests_none() -> None:
     items = wanted(job(status=PASSED), PLATFORM.model_copy(update={"accelerator": ""}))
     for template in templates(items).values():
         assert template["spec"]["containers"][0]["resources"]["limits"].keys() == {"cpu", "memory"}
 
 
-def test_a_wish_for_a_limit_is_a_wish_for_the_request() -> None:
+def test_a_single_limit_or_request_sets_both() -> None:
     items = everything(rollout={"resources": {"limits": {"memory": "8Gi"}, "requests": {"cpu": "32"}}})
     found = templates(items)["rollout"]["spec"]["containers"][0]["resources"]
     assert found["limits"]["memory"] == found["requests"]["memory"] == "8Gi"
@@ -369,7 +369,7 @@ def test_permanent_faults_fail_a_job_and_disruptions_are_ignored() -> None:
 
 
 def test_restarts_are_those_of_a_role_however_many_nodes_it_has() -> None:
-    """When a learner of eight nodes fails, eight pods do."""
+    """When a learner of eight nodes fails, eight pods fail."""
     items = everything(failurePolicy={"maxRestarts": 2}, learner={"nodes": 8})
     coordinator = named(items, "Job", "refunds-coordinator")["spec"]
     learner = named(items, "Job", "refunds-learner")["spec"]
@@ -380,7 +380,7 @@ def test_restarts_are_those_of_a_role_however_many_nodes_it_has() -> None:
 
 @pytest.mark.parametrize("platform", [None, 40])
 def test_a_learner_knows_how_long_it_has_to_save(platform: int | None) -> None:
-    """Its launcher ends ranks that hang in time to say so."""
+    """Its launcher ends hanging ranks early enough to report them."""
     template: Json = {"spec": {"terminationGracePeriodSeconds": platform}} if platform else {}
     known = PLATFORM.model_copy(update={"role_templates": {"learner": template}})
     body = job(status=PASSED, learner={"terminationGracePeriodSeconds": 1200})
@@ -391,7 +391,7 @@ def test_a_learner_knows_how_long_it_has_to_save(platform: int | None) -> None:
     assert templates(everything())["learner"]["spec"]["terminationGracePeriodSeconds"] == 300
 
 
-def test_the_platforms_template_is_laid_under_the_jobs() -> None:
+def test_the_jobs_template_overrides_the_platforms() -> None:
     mine = {
         "spec": {
             "nodeSelector": {"pool": "platform", "arch": "amd64"},
@@ -409,7 +409,7 @@ def test_the_platforms_template_is_laid_under_the_jobs() -> None:
     assert pod["containers"][0]["image"] == IMAGE
 
 
-def test_the_platforms_share_of_a_sandbox_reaches_the_broker() -> None:
+def test_the_platforms_sandbox_template_reaches_the_broker() -> None:
     platform = PLATFORM.model_copy(
         update={"role_templates": {"sandbox": {"spec": {"nodeSelector": {"a": "b"}}}}}
     )

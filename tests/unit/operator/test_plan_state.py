@@ -1,4 +1,4 @@
-"""The state of a job that works: one word for the printer column, and its reason."""
+"""The state of a running job: one word for the printer column, and its reason."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def trained() -> World:
 
 
 class TestRestarting:
-    """A job restarts while a process of it is missing or starts, and not before."""
+    """A job is restarting while one of its processes is missing or starting, and not before."""
 
     def state(self, world: World) -> str:
         world.carry_out()
         state: str = world.body["status"]["state"]
         return state
 
-    def test_and_the_job_is_not_ready_meanwhile(self) -> None:
+    def test_a_restarting_job_is_not_ready(self) -> None:
         world = trained()
         world.starting("learner")
         assert self.state(world) == "Restarting"
@@ -34,11 +34,11 @@ class TestRestarting:
         assert world.is_true("Reconciling")
 
     @pytest.mark.parametrize("role", FOUR)
-    def test_while_a_pod_is_missing(self, role: str) -> None:
+    def test_a_job_restarts_while_a_pod_is_missing(self, role: str) -> None:
         assert self.state(trained().gone(role)) == "Restarting"
 
     @pytest.mark.parametrize("role", FOUR)
-    def test_while_a_new_pod_starts(self, role: str) -> None:
+    def test_a_job_restarts_while_a_new_pod_starts(self, role: str) -> None:
         world = trained().gone(role)
         began = {"running": {"startedAt": stamp(world.now)}}
         world.pod(
@@ -51,7 +51,7 @@ class TestRestarting:
         assert self.state(world.later(20)) == "Restarting"
 
     @pytest.mark.parametrize("role", ["rollout", "broker"])
-    def test_while_a_container_starts_again_in_its_pod(self, role: str) -> None:
+    def test_a_job_restarts_while_a_container_restarts_in_its_pod(self, role: str) -> None:
         world = trained()
         lost = world.condition("Ready", False)
         again = {"running": {"startedAt": stamp(world.later(2).now)}}
@@ -60,7 +60,7 @@ class TestRestarting:
         assert self.state(world.later(20)) == "Restarting"
 
     @pytest.mark.parametrize("role", FOUR)
-    def test_not_while_one_that_runs_answers_its_probes_late(self, role: str) -> None:
+    def test_a_late_probe_of_a_running_process_is_no_restart(self, role: str) -> None:
         world = trained()
         since = {"running": {"startedAt": stamp(world.now)}}
         lost = world.later(30).condition("Ready", False)
@@ -79,8 +79,8 @@ class TestRestarting:
 
     @pytest.mark.parametrize("role", ["coordinator", "learner"])
     @pytest.mark.parametrize("phase", ["Running", "Succeeded"])
-    def test_not_when_one_has_done_its_work(self, role: str, phase: str) -> None:
-        """The kubelet reports the end of a container before it reports the end of its pod."""
+    def test_a_process_that_has_done_its_work_is_no_restart(self, role: str, phase: str) -> None:
+        """The kubelet reports the end of a container before the end of its pod."""
         world = trained()
         ended = {"terminated": {"exitCode": 0, "reason": "Completed"}}
         world.pod(
@@ -93,7 +93,7 @@ class TestRestarting:
         world.workload_status("Job", role, conditions=[world.condition("SuccessCriteriaMet", True)])
         assert self.state(world) == "Training"
 
-    def test_not_when_one_rank_of_two_is_done_before_the_other(self) -> None:
+    def test_a_rank_that_is_done_first_is_no_restart(self) -> None:
         world = running(learner={"nodes": 2}).ready("learner")
         world.pod("learner", 1, phase="Running", conditions=[world.condition("Ready", True)])
         world.body["status"]["progress"] = {"step": 4}
@@ -104,7 +104,7 @@ class TestRestarting:
         assert self.state(world) == "Training"
 
     @pytest.mark.parametrize("code", [1, 43, 137])
-    def test_but_when_one_has_failed(self, code: int) -> None:
+    def test_a_failed_rank_is_a_restart(self, code: int) -> None:
         world = trained()
         ended = {"terminated": {"exitCode": code}}
         world.pod(
@@ -121,7 +121,7 @@ class TestRestarting:
 
 
 class TestEvaluating:
-    """The coordinator says which step it validates."""
+    """The coordinator reports which step it validates."""
 
     @pytest.mark.parametrize("step", [0, 4])
     def test_a_validation_under_way_is_in_the_status(self, step: int) -> None:
@@ -150,13 +150,13 @@ class TestEvaluating:
         assert world.status_condition("Progressing")["reason"] == "Stepping"
         assert world.status_condition("Progressing")["lastTransitionTime"] == since
 
-    def test_a_job_that_lost_a_role_in_the_midst_is_restarting(self) -> None:
+    def test_a_job_that_loses_a_role_while_validating_restarts(self) -> None:
         world = running().gone("rollout")
         world.body["status"]["progress"] = {"step": 4, "evaluating": 4}
         world.carry_out()
         assert world.body["status"]["state"] == "Restarting"
 
-    def test_a_validation_that_gets_nowhere_is_stalled(self) -> None:
+    def test_a_validation_without_progress_is_stalled(self) -> None:
         world = running()
         world.body["status"]["progress"] = {"step": 4, "evaluating": 4, "stalled": "sandboxes: no image"}
         world.carry_out()

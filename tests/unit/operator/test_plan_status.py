@@ -1,4 +1,4 @@
-"""The state table: what a job's status says of each situation, and what ends it."""
+"""The status of a job in each situation, and what ends a job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TRAINING = Training()
 
 
 def fresh(**spec: Any) -> World:
-    """A job just taken up."""
+    """A job that the operator has just accepted."""
     world = World(job(**spec))
     world.carry_out()
     return world
@@ -185,7 +185,7 @@ def test_the_coordinators_part_is_never_written() -> None:
 
 
 def synced(world: World, status: str = "True", reason: str = "Synced") -> World:
-    """The coordinator says of its servers' weights what it says, by force."""
+    """Set the condition of the servers' weights as the coordinator writes it."""
     condition = {"type": "WeightsInSync", "status": status, "reason": reason, "message": "its own words"}
     others = [c for c in world.body["status"]["conditions"] if c["type"] != "WeightsInSync"]
     world.body["status"]["conditions"] = [*others, condition | {"lastTransitionTime": stamp(world.now)}]
@@ -210,10 +210,10 @@ def over(how: str) -> World:
 
 
 class TestWeightsOfNobody:
-    """A job without a coordinator does not say whether servers hold weights."""
+    """A job without a coordinator makes no statement about its servers' weights."""
 
     @pytest.mark.parametrize("reported", [("True", "Synced"), ("False", "VerificationFailed")])
-    def test_of_a_suspended_job_nothing_is_known(self, reported: tuple[str, str]) -> None:
+    def test_weights_of_a_suspended_job_are_unknown(self, reported: tuple[str, str]) -> None:
         world = synced(running(), *reported)
         world.body["spec"]["suspend"] = True
         world.carry_out()
@@ -223,7 +223,7 @@ class TestWeightsOfNobody:
         assert weights(world) == ("Unknown", "Suspended")
         assert world.status_condition("WeightsInSync")["lastTransitionTime"] == stamp(world.now)
 
-    def test_it_is_unknown_after_a_resume_until_the_report(self) -> None:
+    def test_weights_are_unknown_after_a_resume_until_the_report(self) -> None:
         world = synced(running())
         world.body["spec"]["suspend"] = True
         world.objects.clear()
@@ -243,13 +243,13 @@ class TestWeightsOfNobody:
             assert weights(world) == reported
 
     @pytest.mark.parametrize(("how", "reason"), [("Failed", "Failed"), ("Complete", "Succeeded")])
-    def test_it_is_unknown_for_a_job_that_has_ended(self, how: str, reason: str) -> None:
+    def test_weights_are_unknown_for_a_job_that_has_ended(self, how: str, reason: str) -> None:
         world = over(how)
         assert world.is_true(how)
         assert weights(world) == ("Unknown", reason)
 
     @pytest.mark.parametrize(("how", "reason"), [("Failed", "Failed"), ("Complete", "Succeeded")])
-    def test_a_coordinators_last_word_after_the_end_does_not_stand(self, how: str, reason: str) -> None:
+    def test_a_coordinators_report_after_the_end_is_overridden(self, how: str, reason: str) -> None:
         world = synced(over(how), "False", "ServerSilent")
         world.objects.clear()
         world.body["metadata"]["generation"] += 1
@@ -261,7 +261,7 @@ class TestWeightsOfNobody:
         known = RLTrainingJobStatus.model_validate(world.body["status"])
         assert TRAINING.own_part(known).as_object() == made.as_object(), "and nothing is written again"
 
-    def test_a_job_that_ended_without_such_a_word_gets_none(self) -> None:
+    def test_a_job_that_never_reported_weights_has_no_condition(self) -> None:
         world = over("Complete")
         conditions = world.body["status"]["conditions"]
         world.body["status"]["conditions"] = [c for c in conditions if c["type"] != "WeightsInSync"]
@@ -282,9 +282,9 @@ def test_a_later_checkpoint_changes_no_condition() -> None:
 
 
 class TestFailures:
-    """What ends a job, in whose words."""
+    """What fails a job, and whose message it shows."""
 
-    def test_a_process_that_explains_itself_is_repeated(self) -> None:
+    def test_the_explanation_of_a_process_is_repeated(self) -> None:
         world = fresh()
         world.gave_up("coordinator", "BucketUnavailable", "bucket 'x' cannot be used", "spec.output.uri")
         world.carry_out()
@@ -295,7 +295,7 @@ class TestFailures:
         assert world.body["status"]["reason"] == "BucketUnavailable"
         assert world.is_true("Stalled")
 
-    def test_a_server_that_gave_up_before_its_restart_is_heard_too(self) -> None:
+    def test_the_words_of_a_server_before_its_restart_count_too(self) -> None:
         world = running()
         ended = {"exitCode": 42, "message": '{"reason": "ModelNotLoadable", "message": "m", "field": null}'}
         state = {"state": {"running": {}}, "lastState": {"terminated": ended}, "name": "rollout"}
@@ -303,7 +303,7 @@ class TestFailures:
         world.carry_out()
         assert world.status_condition("Failed")["reason"] == "ModelNotLoadable"
 
-    def test_a_sandbox_that_gave_up_is_the_episodes_matter(self) -> None:
+    def test_a_sandbox_that_gave_up_does_not_fail_the_job(self) -> None:
         world = running()
         world.gave_up("sandbox", "EnvironmentNotImportable", "no module")
         world.carry_out()
@@ -334,7 +334,7 @@ class TestFailures:
         world.carry_out()
         assert world.status_condition("Failed")["reason"] == "DatasetUnreadable"
 
-    def test_and_then_repeats_the_jobs_own(self) -> None:
+    def test_a_failed_job_without_last_words_repeats_its_jobs(self) -> None:
         world = running()
         del world.objects["Pod", "refunds-coordinator-0"]
         failed = world.condition("Failed", True) | {"reason": "PodFailurePolicy", "message": "exit code 42"}
@@ -342,7 +342,7 @@ class TestFailures:
         world.later(6).carry_out()
         assert "exit code 42" in world.status_condition("Failed")["message"]
 
-    def test_a_server_that_restarts_too_often(self) -> None:
+    def test_a_server_that_restarts_too_often_fails_the_job(self) -> None:
         world = running(failurePolicy={"maxRestarts": 2})
         crashed = {"lastState": {"terminated": {"exitCode": 1, "reason": "Error"}}, "restartCount": 3}
         world.waiting("rollout", "CrashLoopBackOff", "back-off", **crashed)
@@ -384,7 +384,7 @@ class TestFailures:
         world.later(601).carry_out()
         assert "3 Insufficient nvidia.com/gpu" in world.status_condition("Failed")["message"]
 
-    def test_of_two_that_wait_the_one_in_issue_is_blamed(self) -> None:
+    def test_of_two_waiting_pods_the_unschedulable_one_is_named(self) -> None:
         world = started(pendingDeadlineSeconds=600)
         world.unschedulable("rollout", "no node")
         world.later(601).carry_out()
@@ -416,8 +416,8 @@ class TestFailures:
         assert world.status_condition("LearnerReady")["reason"] == "CreateFailed"
         assert "exceeded quota: gpus" in world.status_condition("Reconciling")["message"]
 
-    def test_what_a_deployment_is_refused_a_job_is_asked_for_at_once(self) -> None:
-        """There is one event only: it is to say what both lack."""
+    def test_a_refused_deployment_makes_the_operator_check_the_job(self) -> None:
+        """There is a single event, which must say what both workloads lack."""
         world = started().later(1)
         del world.objects["Pod", "refunds-learner-0"], world.objects["Pod", "refunds-rollout-0"]
         assert not Observed(world.now, tuple(world.objects.values())).jobs_without_pods()
@@ -428,7 +428,7 @@ class TestFailures:
 
     @pytest.mark.parametrize("disrupted", [True, False])
     def test_a_pod_whose_volume_is_full_names_the_limit(self, disrupted: bool) -> None:
-        """The kubelet says it in the status alone; a condition may repeat it."""
+        """The kubelet reports it in the pod's status alone. A condition may repeat it."""
         world = started()
         words = 'Usage of EmptyDir volume "cache" exceeds the limit "1Gi". '
         ended = world.condition("DisruptionTarget", True) | {"message": words}
@@ -472,7 +472,7 @@ class TestFailures:
 
 
 class TestRestarts:
-    """Counted by role, kept when the pods are gone."""
+    """Restarts are counted by role, and kept when the pods are gone."""
 
     def test_failed_pods_of_a_job_count(self) -> None:
         world = running(learner={"nodes": 2})
@@ -481,7 +481,7 @@ class TestRestarts:
         roles = {role["name"]: role for role in world.body["status"]["roles"]}
         assert roles["learner"]["restarts"] == 2, "one restart of the role kills every rank"
 
-    def test_they_are_not_forgotten(self) -> None:
+    def test_restarts_are_kept_after_their_pods_are_gone(self) -> None:
         world = running()
         world.workload_status("Job", "learner", failed=2)
         world.carry_out()
@@ -494,7 +494,7 @@ class TestRestarts:
 
 
 class TestProgress:
-    """A job that runs and gets nowhere says so."""
+    """A running job without progress says so."""
 
     def test_the_coordinators_own_message_is_repeated(self) -> None:
         world = running()
@@ -503,12 +503,12 @@ class TestProgress:
         assert world.status_condition("Stalled")["message"] == "no rollout server holds version 0.2"
         assert world.body["status"]["state"] == "Stalled"
 
-    def test_silence_is_noticed(self) -> None:
+    def test_a_coordinator_without_reports_is_noticed(self) -> None:
         world = running()
         world.later(3601).carry_out()
         assert world.status_condition("Stalled")["reason"] == "NoProgress"
 
-    def test_a_step_clears_it(self) -> None:
+    def test_a_step_clears_the_lack_of_progress(self) -> None:
         world = running()
         world.later(3601).carry_out()
         world.body["status"]["progress"] = {"step": 1, "updatedTime": stamp(world.now)}
@@ -516,7 +516,7 @@ class TestProgress:
         assert not world.is_true("Stalled")
         assert world.is_true("Ready")
 
-    def test_the_planner_asks_to_be_woken_for_it(self) -> None:
+    def test_the_planner_asks_to_be_woken_to_check_progress(self) -> None:
         again = running().plan().requeue_after
         assert again is not None
         assert again <= 3600
@@ -529,7 +529,7 @@ def test_the_scale_subresource_reads_the_rollout_servers() -> None:
     assert f"{names.LABEL_COMPONENT}=rollout" in status["rolloutSelector"]
 
 
-def test_the_own_part_of_a_status_is_its_fixed_point() -> None:
+def test_own_part_keeps_the_operators_whole_status() -> None:
     world = running()
     made = world.plan().status
     assert made is not None

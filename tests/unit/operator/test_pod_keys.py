@@ -1,4 +1,4 @@
-"""Which keys each pod of a job mounts: a table of roles and keys, compared with every pod that is planned."""
+"""Which keys each pod of a job mounts: a table of roles and keys, compared with every planned pod."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def pods_of(world: World) -> list[tuple[str, Json]]:
 
 
 def references(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every place below `value` that names a Secret."""
+    """Every path below `value` at which a Secret is named."""
     if isinstance(value, dict):
         for key, below in value.items():
             if key in ("secret", "secretRef", "secretKeyRef", "secretName"):
@@ -78,7 +78,7 @@ def test_keys_are_files_that_the_process_may_not_change(kind: str) -> None:
         assert mount == {"name": "keys", "mountPath": "/etc/headway-keys", "readOnly": True}, component
 
 
-def test_the_token_of_a_job_begun_before_is_mounted_if_there() -> None:
+def test_an_older_jobs_token_is_mounted_if_it_exists() -> None:
     """No job that begins now has that Secret."""
     world, _ = worlds()["RLTrainingJob"]
     for _, pod in pods_of(world):

@@ -1,4 +1,4 @@
-"""A job whose untrained model samples episodes: one rollout server, and no learner before the verdict."""
+"""A job whose untrained model samples episodes has one rollout server, and no learner before the verdict."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_NODE = "0/4 nodes are available: 4 Insufficient nvidia.com/gpu."
 
 
 def sampling(**spec: Any) -> World:
-    """Its coordinator and broker are ready, its server is not there yet."""
+    """A job whose coordinator and broker are ready, and whose server does not exist yet."""
     world = World(job(**spec))
     world.carry_out()
     world.ready("coordinator", "broker")
@@ -28,7 +28,7 @@ def sampling(**spec: Any) -> World:
 
 
 def says(world: World, **preflight: Any) -> World:
-    """The coordinator says something else of its preflight."""
+    """Replace the coordinator's report on the preflight."""
     world.body["status"]["preflight"] = {"state": "Running", **preflight}
     world.carry_out()
     return world
@@ -92,7 +92,7 @@ def test_a_learner_that_runs_outlives_a_preflight_that_samples() -> None:
     assert replicas(world)[SERVERS] == 4
 
 
-def test_a_server_that_no_node_takes_is_named() -> None:
+def test_an_unschedulable_server_is_named() -> None:
     world = sampling()
     world.unschedulable("rollout", NO_NODE)
     world.carry_out()
@@ -104,7 +104,7 @@ def test_a_server_that_no_node_takes_is_named() -> None:
     assert "refunds-learner" not in workloads(world)
 
 
-def test_a_server_that_samples_is_busy_for_hours() -> None:
+def test_a_sampling_server_may_be_busy_for_hours() -> None:
     world = sampling()
     world.ready("coordinator", "broker", "rollout")
     world.later(24 * 3600).carry_out()

@@ -1,4 +1,4 @@
-"""The keyed queue: coalescing, one worker a key, fairness, backoff. Time is a number here."""
+"""The keyed queue: coalescing, one worker for each key, fairness, backoff. Time is a number here."""
 
 from __future__ import annotations
 

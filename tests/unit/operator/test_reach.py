@@ -1,4 +1,4 @@
-"""Addresses that a job may name, and Secrets: what no job may, and what a platform narrows it to."""
+"""Which addresses, Secrets and accounts a job may name, and how a platform restricts them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ EVERYBODYS = [
 
 
 def refused(policy: Policy, *, namespace: str = "team", **spec: Any) -> list[str]:
-    """The refusals of a job with these blocks, of the kind that has them."""
+    """The refusals of a job with these blocks, which is of the kind that has these blocks."""
     raw = eval_job(**spec) if "candidates" in spec else job(**spec)
     raw["metadata"]["namespace"] = namespace
     found = parse(RLEvalJob if "candidates" in spec else RLTrainingJob, raw)
@@ -98,7 +98,7 @@ def test_no_job_may_name_the_platforms_own_addresses(field: str, host: str) -> N
 
 @pytest.mark.parametrize("field", [URL, CALLBACK, ENDPOINT, JUDGE, STORE, TRACKING, TRACES])
 @pytest.mark.parametrize("host", EVERYBODYS)
-def test_other_addresses_are_everybodys(field: str, host: str) -> None:
+def test_every_job_may_name_other_addresses(field: str, host: str) -> None:
     assert refused(DEFAULT, **named(field, f"http://{host}/v1")) == []
 
 
@@ -150,7 +150,7 @@ def test_a_platform_lists_the_addresses_of_agents(field: str, url: str, taken: b
 
 
 @pytest.mark.parametrize("field", [CALLBACK, STORE, TRACKING])
-def test_a_list_of_agents_says_nothing_of_other_addresses(field: str) -> None:
+def test_a_list_of_agents_does_not_restrict_other_addresses(field: str) -> None:
     spec = named(field, "https://other.dev")
     spec.setdefault("agent", {"http": {}})["http"]["url"] = "http://agent.team.svc:8000"
     assert refused(LISTED, **spec) == []
@@ -173,7 +173,7 @@ def test_an_invalid_url_pattern_is_refused(wrong: str) -> None:
 
 
 @given(st.text(max_size=30))
-def test_any_text_is_a_url_or_is_refused(text: str) -> None:
+def test_any_text_is_parsed_as_a_url_or_refused(text: str) -> None:
     found = addresses.read(f"http://{text}")
     assert found is None or isinstance(addresses.forbidden(found.host, SERVER), str | None)
 

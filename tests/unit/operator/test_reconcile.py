@@ -1,4 +1,4 @@
-"""One round of the reconciler against a small API server in memory: what is written, in which order."""
+"""A round of the reconciler against a small API server in memory: its requests, and their order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OURS = names.FINALIZER_TEARDOWN
 
 
 class Desk:
-    """A reconciler and its view of the server's job."""
+    """A reconciler, and its cached view of the server's job."""
 
     def __init__(self, **spec: Any) -> None:
         self.server = Server(KEY)
@@ -36,7 +36,7 @@ class Desk:
         self.see()
 
     def see(self) -> None:
-        """The watch catches up."""
+        """Let the cache catch up with the server."""
         assert self.server.job is not None
         self.cache.put(copy.deepcopy(self.server.job))
 
@@ -66,7 +66,7 @@ def test_the_job_is_held_before_its_first_object_is_made(desk: Desk) -> None:
 
 
 def test_a_job_whose_objects_lost_their_owner_is_taken_down(desk: Desk) -> None:
-    """As by `kubectl delete --cascade=orphan`."""
+    """`kubectl delete --cascade=orphan` does that."""
     desk.reconcile()
     desk.reconcile()
     for ref, body in list(desk.server.objects.items()):
@@ -81,14 +81,14 @@ def test_a_job_whose_objects_lost_their_owner_is_taken_down(desk: Desk) -> None:
     assert desk.children() == []
 
 
-def test_looking_again_writes_nothing(desk: Desk) -> None:
+def test_a_second_reconcile_writes_nothing(desk: Desk) -> None:
     desk.reconcile()
     desk.server.requests.clear()
     desk.reconcile()
     assert desk.server.requests == []
 
 
-def test_each_key_is_made_at_random_and_by_itself() -> None:
+def test_each_key_is_random_and_independent() -> None:
     seen: set[str] = set()
     for _ in range(2):
         desk = Desk()
@@ -115,7 +115,7 @@ def test_a_deleted_job_is_released_when_all_is_gone(desk: Desk) -> None:
     assert desk.server.requests[-1] == "merge RLTrainingJob"
 
 
-def test_the_finalizers_of_others_stay(desk: Desk) -> None:
+def test_finalizers_of_others_are_kept(desk: Desk) -> None:
     desk.server.change_job(finalizers=["theirs/one", "theirs/two"])
     desk.see()
     desk.reconcile()
@@ -207,7 +207,7 @@ def test_a_finished_job_past_its_ttl_is_released_and_deleted() -> None:
 
 
 class TestBothKinds:
-    """Jobs of both kinds may have the same name, and do not meet."""
+    """Jobs of both kinds may have the same name, and do not affect each other."""
 
     KEY = ("RLEvalJob", "team", "refunds")
 
@@ -222,7 +222,7 @@ class TestBothKinds:
         return body | {"metadata": body["metadata"] | {"uid": "e0000000-1111"}}
 
     def owners(self, desk: Desk) -> dict[str, set[str]]:
-        """Kind of owner -> names of what it owns."""
+        """Kind of owner -> names of the objects that it owns."""
         found: dict[str, set[str]] = {}
         for body in desk.server.objects.values():
             for owner in body["metadata"].get("ownerReferences", []):
@@ -255,8 +255,8 @@ class TestBothKinds:
         assert self.KEY not in desk.server.objects
         assert self.owners(desk) == {"RLTrainingJob": theirs}
 
-    def test_a_name_that_both_would_give_goes_to_the_first(self) -> None:
-        """A training job `refunds-eval` and an evaluation `refunds` name their objects alike."""
+    def test_an_object_name_of_both_kinds_goes_to_the_first(self) -> None:
+        """A training job `refunds-eval` and an evaluation `refunds` give their objects the same names."""
         desk = self.both()
         owner = {"kind": "RLTrainingJob", "name": "refunds-eval", "uid": "t-1", "controller": True}
         metadata = {"name": "refunds-eval-config", "namespace": "team", "ownerReferences": [owner]}
@@ -340,11 +340,11 @@ def test_an_unread_job_whose_status_stays_unwritten_has_an_event() -> None:
 
 
 HOT = {"optimizer": {"learningRate": 0.01}}
-"""What a guard rail warns of."""
+"""Spec fields that a guard rail warns of."""
 
 
 class TestWarnings:
-    """The status says what seems unwise in a spec, and an event says it once."""
+    """The status has the warnings about a spec, and one event repeats them."""
 
     def events(self, desk: Desk) -> list[Json]:
         return [event for event in events_of(desk) if event["reason"] == "SpecUnwise"]
@@ -355,7 +355,7 @@ class TestWarnings:
         assert "warnings" not in desk.server.job["status"]
         assert self.events(desk) == []
 
-    def test_status_and_event_say_the_same_once(self) -> None:
+    def test_status_and_event_have_the_same_warnings_once(self) -> None:
         desk = Desk(**HOT)
         for _ in range(3):
             desk.reconcile()
@@ -384,7 +384,7 @@ class TestWarnings:
         assert "spec.optimizer.warmupSteps" in now.removeprefix(before)
         assert {"ConfigMap", "Job"} <= set(desk.children())
 
-    def test_an_event_that_exists_already_is_fine(self) -> None:
+    def test_an_existing_event_is_no_error(self) -> None:
         desk = Desk(**HOT)
 
         def refuse(verb: str, kind: str) -> None:

@@ -1,4 +1,4 @@
-"""Each change of a running job has an event when it is made, and another that says what became of it."""
+"""Each change of a running job has an event when it is made, and another with its outcome."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_change_that_the_learner_refused_was_never_taken() -> None:
     assert fact.message.endswith("NothingToRestore: none of [20] is whole")
 
 
-def test_the_next_change_is_another_event() -> None:
+def test_the_next_change_has_its_own_event() -> None:
     known = {fact.key for fact in unrecorded(status(MADE), set())}
     assert [fact.reason for fact in unrecorded(status(MADE, MADE | {"number": 3, "step": 70}), known)] == [
         "RemedyTaken"

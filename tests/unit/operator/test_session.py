@@ -1,4 +1,4 @@
-"""What kopf is shown: identities of jobs, whatever the API server sends; anything else as it is."""
+"""The HTTP session of kopf: it reduces jobs to their identities, and passes on everything else unchanged."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def line(kind: str, text: str) -> bytes:
 
 @asynccontextmanager
 async def served(answer: bytes) -> AsyncIterator[tuple[aiohttp.ClientSession, str, list[str]]]:
-    """A server that gives one answer in small pieces, and the headers that it was asked with."""
+    """A server that sends one answer in small pieces, and the Accept headers of its requests."""
     asked: list[str] = []
 
     async def give(request: web.Request) -> web.StreamResponse:
@@ -61,7 +61,7 @@ async def served(answer: bytes) -> AsyncIterator[tuple[aiohttp.ClientSession, st
 
 
 async def watched(answer: bytes) -> tuple[list[dict[str, Any]], list[str]]:
-    """What kopf's own reader of lines makes of a watch."""
+    """What kopf's own line reader reads of a watch, and the Accept headers."""
     async with (
         served(answer) as (caller, url, asked),
         await caller.request("get", f"{url}{JOBS}", params={"watch": "true"}) as response,
@@ -70,7 +70,7 @@ async def watched(answer: bytes) -> tuple[list[dict[str, Any]], list[str]]:
     return found, asked
 
 
-async def test_a_watch_shows_identities() -> None:
+async def test_a_watch_shows_identities_of_jobs() -> None:
     found, asked = await watched(line("ADDED", body("a")) + line("DELETED", body("b")))
     assert [(event["type"], event["object"]["metadata"]["name"]) for event in found] == [
         ("ADDED", "a"),
@@ -100,12 +100,12 @@ async def test_a_line_beyond_all_bounds_is_left_out() -> None:
 
 
 async def test_an_error_of_a_watch_makes_kopf_list_again() -> None:
-    """At any other code than 410 kopf ends the operator."""
+    """At any code other than 410, kopf would end the operator."""
     found, _ = await watched(line("ERROR", '{"code":500,"message":"no"}'))
     assert [(event["type"], event["object"]["code"]) for event in found] == [("ERROR", 410)]
 
 
-async def test_a_list_shows_identities() -> None:
+async def test_a_list_shows_identities_of_jobs() -> None:
     items = ",".join([body("a", DEEP), "{}", body("b")])
     text = f'{{"metadata":{{"resourceVersion":"9","continue":"c"}},"items":[{items}]}}'
     async with (
@@ -118,7 +118,7 @@ async def test_a_list_shows_identities() -> None:
     assert asked == ["application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"]
 
 
-async def test_anything_else_is_as_it_is() -> None:
+async def test_other_answers_are_unchanged() -> None:
     async with (
         served(b'{"groups":[{"name":"headway.dev"}]}') as (caller, url, asked),
         await caller.request("get", f"{url}/apis") as response,
@@ -137,7 +137,7 @@ async def test_kopf_connects_by_this_session() -> None:
 
 
 def test_kopf_logs_in_where_its_loop_runs() -> None:
-    """In a thread of its own, as kopf calls plain functions, no session can be made."""
+    """kopf calls plain functions in a thread of their own, in which no session can be made."""
     handlers = registry(Controller(Api(client.Configuration()), PLATFORM, Telemetry()))
     (login,) = [handler for handler in handlers._activities._handlers if handler.id.endswith("login")]
     assert inspect.iscoroutinefunction(login.fn)

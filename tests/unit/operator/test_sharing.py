@@ -1,4 +1,4 @@
-"""The operator's round over one namespace's budget, against a small API server in memory."""
+"""A round of the operator over one namespace's budget, against a small API server in memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def needs(much: str, spent: str = "0") -> Json:
 
 
 class Namespace:
-    """A budget and two jobs, as the server has them."""
+    """A budget and two jobs, as the server stores them."""
 
     def __init__(self, **spec: Any) -> None:
         self.server = Server()
@@ -56,7 +56,7 @@ class Namespace:
         return [body for ref, body in known if ref[0] in names.PLURALS and ref[1] == namespace]
 
     def share(self) -> list[str]:
-        """Names of the jobs that do not say yet what they may use."""
+        """Share the budget, and return the names of the jobs that have not copied their grant yet."""
         found, self.again = self.allocator.share(BUDGET)
         return [name for _, _, name in found]
 
@@ -65,7 +65,7 @@ class Namespace:
         return {each["name"]: each["parts"][0]["granted"] for each in found.get("jobs", [])}
 
     def copy(self) -> None:
-        """As reconciles of the jobs do."""
+        """Copy the grants into the jobs, as reconciles of the jobs do."""
         for each in self.server.objects[BUDGET]["status"]["jobs"]:
             ref = (each["kind"], "team", each["name"])
             body = self.server.objects[ref]
@@ -84,7 +84,7 @@ def test_jobs_are_listed_and_granted_what_they_need() -> None:
     assert team.share() == []
 
 
-def test_nothing_is_written_where_nothing_is_new() -> None:
+def test_an_unchanged_budget_is_not_written() -> None:
     team = Namespace()
     team.share()
     before = len(team.server.requests)
@@ -160,7 +160,7 @@ def test_what_jobs_have_used_alone_is_written_now_and_then(monkeypatch: pytest.M
     assert team.server.objects[BUDGET]["status"]["limits"][0]["spent"] == "3.00"
 
 
-def test_a_job_that_has_ended_needs_no_word() -> None:
+def test_an_ended_job_needs_no_grant_in_its_status() -> None:
     team = Namespace()
     team.share()
     ended = {"type": "Complete", "status": "True"}

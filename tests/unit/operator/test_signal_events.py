@@ -1,4 +1,4 @@
-"""Signals become events: each that is suspect, raised, or clear again."""
+"""Events of signals that become suspect, raised, or clear again."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ NAME = "Repetition"
 
 @pytest.fixture
 def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
-    """A job of 100 steps that an operator saw begin."""
+    """A job of 100 steps that the operator saw from its beginning."""
     made = Stage(monkeypatch).set(progress={"step": 0, "maxSteps": STEPS})
     made.set(startTime=stamp(made.now)).look()
     return made
 
 
 def is_in(stage: Stage, state: str, since: int) -> Stage:
-    """The signal is in this state since a step."""
+    """Set a signal's state, with the step since which it holds."""
     signals((NAME, state, since), healthy="False" if state == "Raised" else "True")(stage)
     return stage
 
 
-def test_signals_come_and_go_each_by_itself(stage: Stage) -> None:
+def test_each_signal_has_its_own_events(stage: Stage) -> None:
     first, second = ("RewardCollapsed", "Raised", 7), ("Repetition", "Raised", 8)
     signals(first, healthy="False")(stage)
     assert stage.reasons() == ["SignalRaised"]
@@ -61,7 +61,7 @@ def test_a_signal_cleared_without_an_operator_has_a_clear_event(stage: Stage) ->
 def test_a_second_signal_raised_without_an_operator_has_an_event(
     stage: Stage, minutes: float, expected: list[str]
 ) -> None:
-    """Until the first one's event is gone: the status does not say when the second was raised."""
+    """It has one only while the first one's event exists: the status lacks the time of the second."""
     first = ("RewardCollapsed", "Raised", 7)
     signals(first, healthy="False")(stage)
     stage.look()
@@ -158,6 +158,6 @@ def test_an_unlisted_suspect_signal_is_clear_only_if_it_must_be(
 @pytest.mark.parametrize(
     ("when", "count"), [("", 0), ("soon", 0), ("-3", 0), ("\N{SUPERSCRIPT TWO}", 0), ("3", 1)]
 )
-def test_a_key_without_a_tenth_tells_nothing(stage: Stage, when: str, count: int) -> None:
+def test_an_event_key_without_a_tenth_is_ignored(stage: Stage, when: str, count: int) -> None:
     status = RLTrainingJobStatus.model_validate(is_in(stage, "Clear", 33).body["status"])
     assert len([*signal_facts.cleared(f"signalsuspected.repetition.{when}", (), status)]) == count

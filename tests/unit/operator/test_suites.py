@@ -1,4 +1,4 @@
-"""The suites of an evaluation as the planner sees them: brokers of their own, one way out of their pods."""
+"""How the planner handles suites of an evaluation: own brokers, and a single way out of their pods."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_each_suite_has_a_broker_that_serves_it() -> None:
         assert env[names.ENV_SUITE] == suite
 
 
-def test_no_service_picks_the_broker_of_another() -> None:
+def test_no_service_selects_another_suites_broker() -> None:
     world = chosen(suites=SUITES)
     pods = {
         name: world.objects["Deployment", name]["spec"]["template"]["metadata"]["labels"]
@@ -62,7 +62,7 @@ def test_no_service_picks_the_broker_of_another() -> None:
         assert [other for other, labels in pods.items() if selector.items() <= labels.items()] == [name]
 
 
-def test_a_job_without_suites_has_what_it_had() -> None:
+def test_a_job_without_suites_has_no_further_objects() -> None:
     assert {item.ref for item in chosen().plan().wanted} <= {
         item.ref for item in chosen(suites=SUITES).plan().wanted
     }
@@ -106,7 +106,7 @@ def test_the_brokers_of_suites_have_the_same_network_policies() -> None:
     assert components == {"coordinator", "broker", "suite-broker"}
 
 
-def test_every_broker_counts() -> None:
+def test_every_broker_must_be_ready() -> None:
     world = chosen(suites=SUITES)
     world.body["status"] |= PASSED
     world.ready("coordinator", "broker")
@@ -121,7 +121,7 @@ def test_every_broker_counts() -> None:
 
 
 def test_a_suite_whose_image_cannot_be_pulled_is_reported() -> None:
-    """Although the job's own sandboxes start."""
+    """This holds although the job's own sandboxes can start."""
     world = chosen(suites=SUITES)
     world.ready("coordinator", "broker", "sandbox")
     for number, suite in enumerate(("sums", "facts"), 1):
@@ -161,6 +161,6 @@ def test_a_template_of_a_suite_may_not_loosen_its_sandbox() -> None:
     assert "use spec.suites[sums].sandbox.runtimeClassName" in message
 
 
-def test_scrapers_of_the_platform_reach_them() -> None:
+def test_scrapers_of_the_platform_reach_suites_brokers() -> None:
     (rule,) = chosen(suites=SUITES).objects["NetworkPolicy", "refunds-eval-suite-broker"]["spec"]["ingress"]
     assert rule["from"][1:] == [*PLATFORM.metrics_from]

@@ -1,4 +1,4 @@
-"""How a job is taken down, whatever ended it: in order, held by its finalizer until nothing is left."""
+"""The teardown of a job, whatever ended it: in order, with a finalizer until nothing is left."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def suspended() -> World:
 
 
 def refused() -> World:
-    """A job that ran, and whose spec the platform has come to forbid."""
+    """A job that ran, and whose spec the platform now refuses."""
     world = running()
     world.platform = PLATFORM.model_copy(update={"caps": PLATFORM.caps.model_copy(update={"sandboxes": 1})})
     world.carry_out()
@@ -55,7 +55,7 @@ SITUATIONS = {
 
 @pytest.fixture(params=SITUATIONS)
 def ending(request: pytest.FixtureRequest) -> World:
-    """A job to be taken down, with a sandbox."""
+    """A job in teardown, with a sandbox."""
     world: World = SITUATIONS[request.param]()
     return world.ready("sandbox")
 
@@ -80,7 +80,7 @@ def test_everything_goes_in_order_and_the_job_last(ending: World) -> None:
 
 
 def test_a_sandbox_ends_before_its_policy_and_account(ending: World) -> None:
-    """However long it takes to end."""
+    """The order holds however long the sandbox takes to end."""
     for role in ("", *names.ROLES):
         assert ("Pod", "refunds-sandbox-0") in ending.objects
         assert {("NetworkPolicy", "refunds-sandbox"), ("ServiceAccount", "refunds-sandbox")} <= set(
@@ -92,7 +92,7 @@ def test_a_sandbox_ends_before_its_policy_and_account(ending: World) -> None:
         ending.gone(role)
 
 
-def test_a_teardown_goes_on_unasked(ending: World) -> None:
+def test_a_teardown_goes_on_without_a_new_event(ending: World) -> None:
     for role in ("", *names.ROLES):
         made = ending.gone(role).carry_out()
         if ending.objects:
@@ -105,7 +105,7 @@ def test_nothing_is_made_during_a_teardown(ending: World) -> None:
         assert ending.gone(role).carry_out().wanted == ()
 
 
-def test_the_secret_is_deleted_by_name_before_what_can_be_seen(ending: World) -> None:
+def test_the_secret_is_deleted_by_name_first(ending: World) -> None:
     ending.carry_out()
     to_delete = ending.gone(*names.ROLES).plan().to_delete
     uid = ending.body["metadata"]["uid"]
@@ -136,33 +136,33 @@ def test_a_broker_that_can_make_no_pods_keeps_no_sandbox_alive(over: Json) -> No
 
 
 class TestHeld:
-    """Who carries the finalizer, and since when."""
+    """Which jobs have the finalizer, and since when."""
 
-    def test_a_job_with_objects_from_the_first_one_on(self) -> None:
+    def test_a_job_has_the_finalizer_before_its_first_object(self) -> None:
         for spec in ({}, {"suspend": True}):
             made = World(job(**spec)).plan()
             assert made.wanted
             assert made.finalizer
 
-    def test_a_refused_job_of_which_there_is_nothing_does_not(self) -> None:
+    def test_a_refused_job_without_objects_has_no_finalizer(self) -> None:
         world = World(job(rollout={"replicas": 65}))
         world.carry_out()
         assert not world.has_finalizer
 
-    def test_a_refused_job_that_lost_everything_lets_go(self) -> None:
+    def test_a_refused_job_that_lost_its_objects_is_released(self) -> None:
         world = refused()
         assert world.has_finalizer
         world.objects.clear()
         world.carry_out()
         assert not world.has_finalizer
 
-    def test_a_job_that_loses_it_to_somebody_gets_it_again(self) -> None:
+    def test_a_removed_finalizer_is_added_again(self) -> None:
         world = running()
         world.body["metadata"]["finalizers"] = []
         world.carry_out()
         assert world.has_finalizer
 
-    def test_a_deleted_job_without_objects_lets_go_at_once(self) -> None:
+    def test_a_deleted_job_without_objects_is_released_at_once(self) -> None:
         world = World(job(status=copy.deepcopy(PASSED)))
         world.body["metadata"]["finalizers"] = [names.FINALIZER_TEARDOWN]
         made = world.deleted().plan()
@@ -183,7 +183,7 @@ class TestHeld:
 
 
 class TestLate:
-    """A deletion that hangs says what it hangs on."""
+    """A deletion that hangs says which object it waits for."""
 
     def left(self, *roles: str) -> World:
         world = running().deleted()
@@ -196,7 +196,7 @@ class TestLate:
         world.later(650).carry_out()
         assert not world.is_true("Stalled")
 
-    def test_a_pod_that_outstays_it_is_named_with_its_node(self) -> None:
+    def test_a_pod_beyond_its_grace_period_is_named_with_its_node(self) -> None:
         world = self.left("learner")
         world.ending("learner", grace=30)["spec"]["nodeName"] = "gpu-7"
         world.later(95).carry_out()
@@ -218,7 +218,7 @@ class TestLate:
             in world.status_condition("Stalled")["message"]
         )
 
-    def test_what_another_finalizer_holds_is_named(self) -> None:
+    def test_an_object_that_another_finalizer_holds_is_named(self) -> None:
         world = self.left()
         policy = world.objects["NetworkPolicy", "refunds-sandbox"]
         policy["metadata"]["deletionTimestamp"] = world.body["metadata"]["deletionTimestamp"]

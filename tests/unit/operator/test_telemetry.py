@@ -1,4 +1,4 @@
-"""The operator's metrics exist, are named by the contracts, and are served."""
+"""The operator's metrics exist, have the names that the contracts declare, and are served."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ EVALUATION: Json = {
 
 
 def served(*bodies: Json, telemetry: Telemetry | None = None) -> dict[str, float]:
-    """Samples of the jobs, as a scrape has them; only its other labels name a job."""
+    """Samples of the jobs as in a scrape, keyed without the labels that name the job."""
     telemetry, cache = telemetry or Telemetry(), Cache()
     for body in bodies:
         cache.put(body)
@@ -140,7 +140,7 @@ def test_each_metric_of_a_job_is_explained() -> None:
         assert f"_{name}" in table, family.name
 
 
-def test_the_statuses_here_are_ones_that_are_written() -> None:
+def test_the_statuses_of_these_tests_are_valid() -> None:
     RLTrainingJobStatus.model_validate(TRAINING | {"pause": PAUSE})
     RLEvalJobStatus.model_validate(EVALUATION)
 
@@ -196,7 +196,7 @@ def test_candidates_of_several_models_have_an_empty_base_model() -> None:
     assert any("base_model=," in name for name in served(eval_job(status=EVALUATION | {"candidates": two})))
 
 
-def test_each_sign_of_collapse_has_its_state() -> None:
+def test_each_signal_has_its_state() -> None:
     known = [{"name": name, "state": "Raised"} for name in list(SignalName)[:16]]
     found = served(job(status={"signals": known}))
     assert {name: found.get(f"signal{{signal={name}}}") for name in list(SignalName)[:16]} == dict.fromkeys(
@@ -216,7 +216,7 @@ def test_each_sign_of_collapse_has_its_state() -> None:
     ],
     ids=["complete", "failed", "suspended", "deleted", "paused", "paused once more"],
 )
-def test_a_job_that_is_not_to_work_is_not_active(changed: Json) -> None:
+def test_a_job_that_must_not_run_is_not_active(changed: Json) -> None:
     body = job()
     for part, fields in changed.items():
         body[part] |= fields
@@ -318,7 +318,7 @@ def test_a_scrape_tolerates_any_item_of_a_list(status: Json) -> None:
         assert len(seen) == len(set(seen)), "Prometheus takes each series once"
 
 
-def test_probes_say_what_is_wrong() -> None:
+def test_probes_report_what_is_wrong() -> None:
     wrong = "no watch has received anything from the API server"
     server = serve(0, Telemetry(), lambda: wrong, lambda: "")
     base = f"http://127.0.0.1:{server.server_address[1]}"

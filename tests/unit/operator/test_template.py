@@ -1,4 +1,4 @@
-"""Pod templates: what a job's own may not hold, and what holds whatever it says."""
+"""Pod templates: what a job's own template may not contain, and what applies whatever it contains."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROLLOUT = "spec.rollout.podTemplate"
 
 
 def refused(field: str, fragment: Any) -> list[str]:
-    """The refusals of a job whose podTemplate of this name is the fragment."""
+    """The refusals of a job whose pod template for this role is the fragment."""
     environment = {"image": "i", "entrypoint": "a:B"}
     spec = {
         SANDBOX: {"environment": environment | {"sandbox": {"podTemplate": fragment}}},
@@ -122,7 +122,7 @@ BEYOND = [
 
 @pytest.mark.parametrize(("fragment", "where"), BEYOND)
 @pytest.mark.parametrize("field", [SANDBOX, LEARNER, ROLLOUT])
-def test_what_acts_outside_the_pod_is_refused(field: str, fragment: Json, where: str) -> None:
+def test_a_field_that_acts_outside_the_pod_is_refused(field: str, fragment: Json, where: str) -> None:
     (text,) = refused(field, fragment)
     assert text.startswith((f"{field}.spec.{where} ", f"{field}.spec.{where}: "))
     assert any(words in text for words in ("ask for it", "leave it out", "name another", "write the key"))
@@ -139,7 +139,7 @@ def test_what_acts_outside_the_pod_is_refused(field: str, fragment: Json, where:
         ),
     ],
 )
-def test_labels_of_the_platform_are_the_platforms(metadata: Json, label: str) -> None:
+def test_labels_of_the_platform_are_refused(metadata: Json, label: str) -> None:
     for field in (SANDBOX, LEARNER, ROLLOUT):
         (text,) = refused(field, {"metadata": metadata})
         assert text.startswith(f"{field}.{label} may not be set in a job")
@@ -156,11 +156,11 @@ def test_a_sandbox_is_given_no_credentials(fragment: Json, where: str) -> None:
 
 @pytest.mark.parametrize(("fragment", "where"), CREDENTIALS)
 @pytest.mark.parametrize("field", [LEARNER, ROLLOUT])
-def test_other_roles_may_have_them(field: str, fragment: Json, where: str) -> None:
+def test_other_roles_may_have_credentials(field: str, fragment: Json, where: str) -> None:
     assert refused(field, fragment) == []
 
 
-def test_a_learners_grace_period_has_one_place() -> None:
+def test_a_learners_grace_period_may_be_set_in_one_place() -> None:
     grace = pod(terminationGracePeriodSeconds=900)
     (text,) = refused(LEARNER, grace)
     assert text == (
@@ -172,7 +172,7 @@ def test_a_learners_grace_period_has_one_place() -> None:
 
 @pytest.mark.parametrize(("fragment", "where"), NEVER)
 @pytest.mark.parametrize("field", [SANDBOX, LEARNER, ROLLOUT])
-def test_what_reaches_beyond_the_pod_is_the_platforms_to_give(field: str, fragment: Json, where: str) -> None:
+def test_a_field_that_reaches_beyond_the_pod_is_the_platforms(field: str, fragment: Json, where: str) -> None:
     (text,) = refused(field, fragment)
     assert text.startswith(f"{field}.spec.{where} ")
     ways_out = ("ask for it in the operator's roleTemplates", "leave it out", "use spec.serviceAccountName")

@@ -1,4 +1,4 @@
-"""A job of which a part could not be read: it is refused by field, what runs goes on, no other is harmed."""
+"""A job with an unreadable part: it is refused by field, its pods go on, and no other job is harmed."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_job_of_another_manager_is_left_alone() -> None:
 
 
 def test_a_job_that_waits_for_its_weights_says_so() -> None:
-    """An unreadable source is another job's fault, and ends no reconcile."""
+    """An unreadable source is the fault of another job, and makes no reconcile fail."""
     world = running()
     source = unread(job("refunds-0"), "model")
     source["metadata"]["uid"] = "other"
@@ -90,7 +90,7 @@ def test_a_status_that_cannot_be_read_is_read_in_part() -> None:
 
 
 @pytest.mark.parametrize("spec", [{}, {"candidates": [7]}, {"candidates": 7}, {"model": []}, {"model": None}])
-def test_a_spec_of_another_shape_waits_for_nobody(spec: Json) -> None:
+def test_a_spec_of_another_shape_waits_for_no_job(spec: Json) -> None:
     for make in (job, eval_job):
         assert planner.sources(make() | {"spec": spec}) == ()
 

@@ -1,4 +1,4 @@
-"""The rollout server of a training job that samples held-out rows alone."""
+"""The rollout server of a training job that samples only held-out rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def of_set(which: str) -> Json:
 
 
 def begun(*, train: int = 1, held_out: int = 1, **spec: Any) -> World:
-    """A job that has begun, with so many servers that are ready."""
+    """A job that has begun, with this many ready servers."""
     world = World(job(status=dict(PASSED), **DEDICATED | spec))
     world.carry_out()
     world.ready("coordinator", "broker", "learner")
@@ -79,13 +79,13 @@ def test_scaling_leaves_the_validation_server_alone() -> None:
     assert (wanted[TRAIN], wanted[HELD_OUT]) == (5, 1)
 
 
-def test_the_scale_subresource_counts_the_others_alone() -> None:
+def test_the_scale_subresource_does_not_count_the_server() -> None:
     status = begun(train=2, rollout={"replicas": 2}).body["status"]
     assert status["rolloutReplicas"] == 2
     assert status["rolloutSelector"] == ",".join(sorted(f"{k}={v}" for k, v in of_set("training").items()))
 
 
-def test_each_kind_has_to_have_one_that_is_ready() -> None:
+def test_each_kind_of_server_needs_one_that_is_ready() -> None:
     world = begun(train=2, rollout={"replicas": 2})
     assert world.is_true("RolloutReady")
     assert (role(world)["desired"], role(world)["ready"]) == (3, 3)

@@ -1,4 +1,4 @@
-"""What a job waits for, which may still come: one event tells it, with field and fix."""
+"""What a job waits for, and may still get: one event reports it, with field and fix."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_NODE = "0/3 nodes are available: 3 Insufficient memory."
 
 
 def begun() -> World:
-    """A job whose preflight has passed and whose learner and servers start."""
+    """A job whose preflight has passed, and whose learner and servers are starting."""
     world = World(job(status=copy.deepcopy(PASSED)))
     world.carry_out()
     world.ready("coordinator", "broker")
@@ -68,7 +68,7 @@ def test_there_is_one_event_whichever_pod_waits() -> None:
         ("Environment", "spec.environment.sandbox.runtimeClassName", "CreateFailed"),
     ],
 )
-def test_what_the_preflight_waits_for_is_in_columns_and_event(name: str, field: str, reason: str) -> None:
+def test_a_preflights_wait_is_in_columns_and_event(name: str, field: str, reason: str) -> None:
     world = checked(name=name, field=field, message="it is not there; make it")
     assert (world.body["status"]["state"], world.body["status"]["reason"]) == ("Pending", reason)
     words = f"{field}: it is not there; make it"
@@ -113,7 +113,7 @@ def test_an_image_that_is_not_there_is_named_once_with_the_fix(message: str) -> 
 @pytest.mark.parametrize(
     "other", ["spec.output.uri: no such host", "spec.environment.image: denied", "no such host"]
 )
-def test_what_another_message_does_not_say_stays(other: str) -> None:
+def test_a_message_that_no_other_repeats_is_kept(other: str) -> None:
     known = [
         "spec.environment.image: pod refunds-sandbox-1 has no image desk:1: no such host; push it",
         other,

@@ -1,4 +1,4 @@
-"""A job that starts from another's weights: which they are, when that is settled, and what is refused."""
+"""A job that starts from another job's weights: which weights, when this is final, and what is refused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def later(source: Json | None, **model: Any) -> World:
 
 
 def config_of(world: World) -> JobConfig:
-    """What the job's processes read."""
+    """The job configuration that its processes read."""
     body = world.objects["ConfigMap", "refunds-config"]
     return JobConfig.model_validate_json(body["data"]["job.json"])
 
@@ -54,7 +54,7 @@ def test_without_validation_the_last_weights_are_used() -> None:
 
 
 @pytest.mark.parametrize("since", [None, earlier(best=LAST), earlier(conditions=[])])
-def test_chosen_weights_stay_chosen(since: Json | None) -> None:
+def test_chosen_weights_do_not_change(since: Json | None) -> None:
     world = later(earlier(best=BEST))
     world.carry_out()
     before = json.dumps(config_of(world).model_dump(mode="json"))
@@ -142,7 +142,7 @@ def test_two_jobs_that_wait_for_one_another_are_refused() -> None:
     assert refused["status"] == "False"
     assert refused["message"].startswith("spec.model.warmStart.job: earlier waits for refunds")
     assert made.requeue_after == LOOK_SECONDS
-    # It may name a job of this one's name that was there before: then it waits for nothing.
+    # It may name an earlier job of the same name as this one. Then it waits for nothing.
     both["status"]["warmStart"] = {"job": "refunds"} | LAST
     world.later(30).carry_out()
     assert world.is_true("Accepted")
@@ -170,7 +170,7 @@ def test_a_job_waits_for_the_other_to_end_and_then_starts() -> None:
     assert world.body["status"]["reason"] != "WaitingForWeights"
 
 
-def test_what_was_made_is_held_on_to_though_the_choice_was_lost() -> None:
+def test_objects_are_kept_although_the_choice_was_lost() -> None:
     world = later(earlier(best=BEST))
     world.carry_out()
     del world.body["status"]["warmStart"]
@@ -187,7 +187,7 @@ def test_a_job_cannot_start_from_itself() -> None:
     assert "a job cannot start from itself" in world.status_condition("Accepted")["message"]
 
 
-def test_a_uri_is_handed_on_as_it_is() -> None:
+def test_a_uri_is_passed_on_unchanged() -> None:
     world = World(job(model=BASE | {"warmStart": {"uri": "s3://b/adapter"}}))
     assert warm_start.source(world.body) is None
     world.carry_out()

@@ -1,4 +1,4 @@
-"""What the API server sends: an object that is out of bounds harms no other, and says what is wrong."""
+"""What the API server sends: an object out of bounds harms no other, and the error says what is wrong."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from headway_operator.wire import UNREAD
 
 
 def deep(levels: int) -> str:
-    """JSON text that Python's own reader takes no more."""
+    """A JSON text too deep for Python's own reader."""
     return '{"a":' * levels + "1" + "}" * levels
 
 
 def stored(config: str = "{}", **spec: Any) -> bytes:
-    """A job as the API server writes it, with a config given as text."""
+    """A job as the API server stores it, with this text as its config."""
     body = job(**spec)
     body["metadata"]["managedFields"] = [{"manager": "kubectl", "fieldsV1": "MANAGED"}]
     body["spec"]["environment"]["config"] = "CONFIG"
     text = json.dumps(body).replace('"CONFIG"', config)
-    # Who manages which field is nested as deep as the fields are.
+    # The field managers are nested as deep as the fields that they manage.
     return text.replace('"MANAGED"', config).encode()
 
 
@@ -61,7 +61,7 @@ def test_the_free_field_that_is_too_deep_is_named(field: str) -> None:
     assert found[UNREAD] == f"{named}: nested more than 32 levels deep; write it smaller and flatter"
 
 
-def test_a_fat_job_is_read_without_the_fat_block() -> None:
+def test_a_job_that_is_too_large_is_read_without_that_block() -> None:
     found = wire.job(stored('{"list":' + FAT + "}"))
     assert found[UNREAD] == "spec.environment.config: more than 196608 bytes; write it smaller and flatter"
     assert found["spec"].keys() == job()["spec"].keys() - {"environment"}
@@ -112,7 +112,7 @@ def line(kind: str, body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("config", [deep(5000), FAT])
-def test_an_event_of_any_object_says_whose_it_is(config: str) -> None:
+def test_an_event_of_any_object_has_its_identity(config: str) -> None:
     assert wire.event(line("MODIFIED", stored(config)))["object"]["metadata"]["name"] == "refunds"
     event = wire.event(line("MODIFIED", stored(config)), identity=True)
     assert event["type"] == "MODIFIED"
@@ -141,7 +141,7 @@ def test_an_unreadable_event_raises_one_error(text: bytes) -> None:
         wire.event(text)
 
 
-def test_of_a_pod_only_what_the_planner_reads_is_kept() -> None:
+def test_only_pod_fields_that_the_planner_reads_are_kept() -> None:
     pod = {
         "kind": "Pod",
         "metadata": {
