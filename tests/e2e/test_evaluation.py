@@ -101,7 +101,7 @@ def test_a_met_gate_lets_the_job_succeed(bench: Any, trained: Trained, tmp_path:
     assert not is_true(job, "Failed")
 
 
-def test_its_servers_are_gone_and_the_bill_adds_up(bench: Any, judged: Outcome) -> None:
+def test_an_ended_evaluation_has_no_servers_and_its_bill_adds_up(bench: Any, judged: Outcome) -> None:
     assert not pods(bench.kube, JUDGED, "rollout")
     counted = recount(judged.folder).tokens
     assert counted == status_tokens(judged.job, counted)

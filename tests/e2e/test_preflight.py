@@ -83,7 +83,7 @@ def test_enforce_stops_before_any_learner_pod(bench: Any, jobs: list[str]) -> No
 
 @pytest.mark.long
 @pytest.mark.chaos  # more than a minute: `make test-long` alone runs it
-def test_warn_goes_on_and_says_so(bench: Any, jobs: list[str]) -> None:
+def test_policy_warn_goes_on_and_reports_the_failure(bench: Any, jobs: list[str]) -> None:
     name = "few-turns"
     jobs.append(name)
     bench.kube.apply(bench.job(name, UNTRAINABLE | {"preflight": only(CUT, policy="Warn")}))

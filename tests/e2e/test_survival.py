@@ -183,7 +183,7 @@ def test_the_books_balance_afterwards(bench: Any, survivor: Survivor, tmp_path: 
 
 
 @pytest.mark.usefixtures("survivor")
-def test_its_signals_are_those_of_its_stored_steps(bench: Any, tmp_path: Path) -> None:
+def test_the_jobs_signals_are_those_of_its_stored_steps(bench: Any, tmp_path: Path) -> None:
     """This holds however often the judging process was replaced."""
     run, job = tmp_path, bench.get(NAME)
     with bench.platform.bucket() as bucket:

@@ -25,7 +25,7 @@ from headway_coordinator.evaluation import driver
 from headway_coordinator.evaluation.summary import Summary
 
 SEED = 0
-"""Of the base model and the rows, which are the same in every run."""
+"""Seed of the base model and the rows, which are the same in every run."""
 
 
 def run(circumstances: Circumstances) -> Series:

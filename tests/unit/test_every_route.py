@@ -147,7 +147,7 @@ PAIRS = [(name, route) for name, taken in TAKES.items() for route in taken]
 
 
 @pytest.mark.parametrize(("name", "route"), PAIRS)
-async def test_what_is_out_of_bounds_is_refused_by_name(name: str, route: str) -> None:
+async def test_a_request_out_of_bounds_is_refused_by_name(name: str, route: str) -> None:
     async with SERVERS[name]() as served:
         for which, body in too_much(TAKES[name][route]).items():
             packed = gzip.compress(body, 1)

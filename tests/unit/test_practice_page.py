@@ -53,7 +53,7 @@ def test_a_metric_that_the_page_names_exists(name: str) -> None:
     assert metrics.family(name)
 
 
-def test_what_the_page_imports_can_be_imported() -> None:
+def test_modules_that_the_page_imports_can_be_imported() -> None:
     [names] = re.findall(r"from headway_sandbox.testing import (.+)", TEXT)
     assert all(name in headway_sandbox.testing.__all__ for name in names.split(", "))
 

@@ -1,4 +1,4 @@
-"""With the guard rails the API server warns of what the models warn of, and still takes the job."""
+"""With the guard rails the API server gives the same warnings as the models, and still accepts the job."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def wait_until_it_acts(cluster: Cluster, namespace: str) -> None:
         time.sleep(0.5)
 
 
-def test_warns_of_what_the_models_warn_of(cluster: Cluster, namespace: str) -> None:
+def test_the_api_server_gives_the_models_warnings(cluster: Cluster, namespace: str) -> None:
     missed = []
     for index, case in enumerate(WARNINGS):
         warnings = warned(cluster, "create", namespace, ours(case["set"], f"case-{index}"))

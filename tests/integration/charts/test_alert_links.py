@@ -1,4 +1,4 @@
-"""Where alerts lead: to the dashboard that shows the job that they are about."""
+"""Each alert links to the dashboard that shows the job that the alert is about."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_slash_at_the_end_of_the_address_does_no_harm() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["grafana.example", "https://grafana.example?orgId=2", "https://a b"])
-def test_an_address_that_nothing_can_follow_is_refused(wrong: str) -> None:
+def test_an_invalid_address_is_refused(wrong: str) -> None:
     with pytest.raises(subprocess.CalledProcessError) as refused:
         rules(dashboardUrl=wrong)
     assert "dashboardUrl" in refused.value.stderr

@@ -212,7 +212,7 @@ def test_each_alert_has_a_runbook_and_each_runbook_an_alert(rules: Rules) -> Non
         assert re.findall(r"^## (.*)$", text, re.MULTILINE) == titles, name
 
 
-def test_operations_list_each_alert_as_it_is(rules: Rules) -> None:
+def test_the_operations_page_lists_each_alert(rules: Rules) -> None:
     text = (ROOT / "docs" / "operations.md").read_text()
     rows = re.findall(r"^\| \[(\w+)\]\(runbooks/(\w+)\.md\) \| (\w+) \|.*\| ([\w ]+) \|$", text, re.MULTILINE)
     listed = {name: (severity, after) for name, runbook, severity, after in rows if name == runbook}

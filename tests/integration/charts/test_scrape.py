@@ -307,7 +307,7 @@ def test_jobs_are_counted_and_shown_in_their_own_namespace(prometheus: Prometheu
     assert sorted(leaders) == [("headway-system", 0), ("headway-system", 1)] + [("next-system", 0)] * 2
 
 
-def test_what_the_values_drop_is_dropped(prometheus: Prometheus) -> None:
+def test_metrics_that_the_values_drop_are_dropped(prometheus: Prometheus) -> None:
     assert prometheus.series("headway_sandbox_start_seconds_count") == []
     assert prometheus.series("headway_sandbox_pool_size") != []
 

@@ -172,7 +172,7 @@ async def ended(server: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
     return await asyncio.wait_for(server.communicate(), 30)
 
 
-async def test_stdout_has_the_protocol_alone_and_its_input_ends_it(project: Path) -> None:
+async def test_stdout_has_only_the_protocol_and_eof_ends_the_server(project: Path) -> None:
     server = await started(project)
     await send(server, *HELLO)
     assert (await heard(server))["result"]["serverInfo"]["name"] == "headway"
@@ -254,7 +254,7 @@ async def test_a_call_that_hangs_does_not_hold_up_the_end(project: Path, tmp_pat
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_a_signal_ends_it_quietly(project: Path, number: int) -> None:
+async def test_a_signal_ends_the_server_quietly(project: Path, number: int) -> None:
     server = await started(project)
     await send(server, *HELLO)
     await heard(server)

@@ -204,7 +204,7 @@ def test_a_pipe_that_is_closed_ends_the_command_at_once(played: Played, options:
         process.kill()
 
 
-def test_a_pipe_closed_before_the_first_line_ends_it(played: Played) -> None:
+def test_a_pipe_closed_before_the_first_line_ends_the_command(played: Played) -> None:
     done = subprocess.run(
         ["sh", "-c", f"{{ {shlex.join(WATCH)}; echo $? >&2; }} | true"],
         env=played.env,

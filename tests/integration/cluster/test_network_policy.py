@@ -162,7 +162,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], dict[str, bool]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_who_may_connect(lab: Lab, case: str) -> None:
+def test_a_policy_decides_who_may_connect(lab: Lab, case: str) -> None:
     policies, expected = CASES[case]
     lab.enforce(*policies)
     server = lab.address("server")
@@ -179,7 +179,9 @@ def test_who_may_connect(lab: Lab, case: str) -> None:
     ],
     ids=["numeric", "named", "range", "other-protocol"],
 )
-def test_which_ports_are_open(lab: Lab, port: dict[str, Any], expected: dict[int, bool]) -> None:
+def test_a_policy_decides_which_ports_are_open(
+    lab: Lab, port: dict[str, Any], expected: dict[int, bool]
+) -> None:
     lab.enforce(ingress({"ports": [port]}))
     server = lab.address("server")
     lab.settles({("other", server, number): may for number, may in expected.items()})

@@ -43,7 +43,7 @@ def events(out: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
 
 
-def test_missing_data_ends_it_permanently_after_saying_so(tmp_path: Path) -> None:
+def test_missing_data_is_reported_and_ends_the_coordinator(tmp_path: Path) -> None:
     out, err = (process := start(tmp_path)).communicate(timeout=120)
     assert process.returncode == PERMANENT, err
     assert "DatasetNotFound: spec.data.train.uri" in err
@@ -52,7 +52,7 @@ def test_missing_data_ends_it_permanently_after_saying_so(tmp_path: Path) -> Non
     assert last["preflight"]["checks"][-1]["field"] == "spec.data.train.uri"
 
 
-def test_sigterm_ends_it_at_once_and_not_as_a_success(tmp_path: Path) -> None:
+def test_sigterm_ends_the_coordinator_at_once_without_success(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text('{"prompt": "a"}\n' * 200)
     tokenizer(tmp_path / "model")
     (tmp_path / "model" / "config.json").write_text('{"max_position_embeddings": 4096}')

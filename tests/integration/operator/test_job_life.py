@@ -173,7 +173,7 @@ def test_servers_are_scaled_while_the_job_runs(rig: Rig) -> None:
     assert rig.children("wide")["Deployment/wide-rollout"]["metadata"]["uid"] == uid
 
 
-def test_what_is_deleted_by_hand_comes_back(rig: Rig) -> None:
+def test_an_object_deleted_by_hand_is_made_again(rig: Rig) -> None:
     rig.start()
     rig.run("healed")
     for kind in ("networkpolicy", "service", "deployment"):

@@ -95,7 +95,7 @@ def sampled(choice: dict[str, Any]) -> list[float]:
     return [entry["logprob"] for entry in choice["logprobs"]["content"]]
 
 
-def test_before_a_manifest_it_serves_the_base_and_holds_nothing(server: RolloutServer, tiny: Path) -> None:
+def test_before_a_manifest_a_server_has_only_the_base_model(server: RolloutServer, tiny: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -107,7 +107,7 @@ def test_before_a_manifest_it_serves_the_base_and_holds_nothing(server: RolloutS
     assert sampled(choice) == pytest.approx(expected, abs=1e-4)
 
 
-def test_log_probabilities_are_those_of_the_temperature(server: RolloutServer, tiny: Path) -> None:
+def test_log_probabilities_are_those_after_the_temperature(server: RolloutServer, tiny: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -119,7 +119,7 @@ def test_log_probabilities_are_those_of_the_temperature(server: RolloutServer, t
     assert sampled(choice) == pytest.approx([expected], abs=1e-4)
 
 
-def test_what_the_prefix_cache_held_is_counted(server: RolloutServer) -> None:
+def test_prompt_tokens_from_the_prefix_cache_are_counted(server: RolloutServer) -> None:
     prompt = CANARY_TOKENS + [77] * 60
     server.generate("base", prompt)
     usage = server.generate("base", prompt)["usage"]

@@ -64,7 +64,7 @@ def test_when_the_engine_dies_the_server_says_so_and_ends(tmp_path: Path, tiny: 
         until(lambda: server.engine_processes() == [])
 
 
-def test_sigterm_ends_it_while_the_model_loads(tmp_path: Path, tiny: Path) -> None:
+def test_sigterm_ends_the_server_while_the_model_loads(tmp_path: Path, tiny: Path) -> None:
     with RolloutServer(tmp_path, tiny, model=LORA) as server:
         until(lambda: bool(server.events("engine starting")))
         assert server.status("/healthz") == 200

@@ -385,7 +385,7 @@ def test_a_copy_that_fits_is_taken_and_a_larger_one_refused(few: ReportsOf) -> N
     assert case.digests(4) == few("full-as-spec").digests(2), "as if the spec had it"
 
 
-def test_what_cannot_be_done_is_refused_and_changes_nothing(few: ReportsOf) -> None:
+def test_an_impossible_directive_is_refused_without_a_change(few: ReportsOf) -> None:
     case, untouched = few("refused"), few("plain")
     refused = {step: report.refused for step, report in case.steps.items() if report.refused is not None}
     assert {step: refusal.reason for step, refusal in refused.items()} == {

@@ -160,7 +160,7 @@ def test_judges_are_named_before_anything_is_known_of_them() -> None:
         (measure([group(math.nan), group(math.inf)]), "no episode was measured"),
     ],
 )
-def test_too_few_episodes_say_so(measured: Measured, why: str) -> None:
+def test_too_few_episodes_give_no_estimate_and_a_reason(measured: Measured, why: str) -> None:
     found = by_episodes("Preflight", PLAN, after_preflight(PLAN), measured, price)
     assert (found.cost, found.why) == (None, why)
 

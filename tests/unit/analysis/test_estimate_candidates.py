@@ -122,7 +122,9 @@ def test_any_evaluation_has_a_range_in_order_above_its_bill(
 
 
 @given(st.lists(standings(), min_size=1, max_size=4), st.decimals(0, 10**6, places=6), AMOUNTS)
-def test_with_nothing_left_it_is_the_bill(found: list[PartProgress], billed: Decimal, tokens: float) -> None:
+def test_with_nothing_left_the_estimate_is_the_bill(
+    found: list[PartProgress], billed: Decimal, tokens: float
+) -> None:
     over = [replace(each, left=0) for each in found]
     made = of_evaluation(over, price, spent=Spent({"evaluationSample": tokens}, billed, 7.0))
     assert made.basis == "Running"

@@ -28,7 +28,7 @@ def test_a_number_that_is_the_reward_explains_all_of_it() -> None:
     assert found == pytest.approx({"same": 1.0, "opposite": 1.0})
 
 
-def test_parts_of_a_sum_share_it() -> None:
+def test_parts_of_a_sum_share_the_explanation() -> None:
     format_, answer = RNG.integers(0, 2, 400), RNG.integers(0, 2, 400)
     found = explained_variance(
         [group((format_ + answer).tolist(), format=format_.tolist(), answer=answer.tolist())]
@@ -36,7 +36,7 @@ def test_parts_of_a_sum_share_it() -> None:
     assert found == pytest.approx({"format": 0.5, "answer": 0.5}, abs=0.08)
 
 
-def test_differences_between_groups_teach_nothing() -> None:
+def test_differences_between_groups_explain_nothing() -> None:
     easy, hard = [0.9, 1.0, 0.9, 1.0], [0.0, 0.1, 0.0, 0.1]
     noise = [0.0, 0.0, 1.0, 1.0]
     found = explained_variance(

@@ -111,7 +111,7 @@ def test_of_turns_fewer_are_better(candidate: str, baseline: str, margin: float,
         (SPEC, ("no condition", "gate.minimum")),
     ],
 )
-def test_what_cannot_be_judged_names_what_to_write(spec: GateSpec, words: tuple[str, str]) -> None:
+def test_the_error_for_an_undecidable_gate_says_what_to_write(spec: GateSpec, words: tuple[str, str]) -> None:
     found = verdict(spec)
     assert found.verdict is Verdict.ERROR
     assert all(word in found.message for word in words)

@@ -152,7 +152,7 @@ def test_a_turn_that_did_not_reach_the_agent_has_no_message() -> None:
     assert [step.at for step in found] == [None, 1, 2]
 
 
-def test_what_an_environment_shows_as_an_example_is_input() -> None:
+def test_an_example_that_an_environment_shows_is_input() -> None:
     example = [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "one"}]
     message = {"role": "assistant", "content": "gold"}
     one = episode([*example, {"role": "user", "content": "?"}, message, message, message])

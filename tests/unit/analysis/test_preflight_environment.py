@@ -68,7 +68,7 @@ def test_a_reading_tool_that_depends_on_the_order_is_named() -> None:
     assert "another order" in finding.examples[0].title
 
 
-def test_what_the_baseline_saw_is_compared_as_well() -> None:
+def test_the_baselines_observations_are_compared_too() -> None:
     baseline = desk_baseline()
     old = [replace(result, content='{"cents": 1}') for result in baseline.sampled[0].results]
     changed = replace(baseline.sampled[0], results=old)
@@ -137,7 +137,7 @@ def refunder(row: Row, index: int) -> tuple[Sequence[Call], str]:
     return (Call("refund", {"case_id": row["case_id"], "cents": 5}),), written(row["expected"])
 
 
-def test_what_the_baseline_left_behind_is_found() -> None:
+def test_state_that_the_baseline_left_behind_is_found() -> None:
     RefundingDesk.refunded.clear()
     baseline = sample_of(lambda: RefundingDesk({}), desk_rows(13), refunder, 1)
     finding = found("isolated", RefundingDesk, baseline)

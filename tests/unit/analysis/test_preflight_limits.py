@@ -110,7 +110,7 @@ def test_an_endpoint_shows_no_parser_and_no_speed() -> None:
         (lambda: turns_of(4), "spec.agent.builtin.maxTurns"),
     ],
 )
-def test_what_cuts_episodes_off_is_named(turns: Callable[[], Sequence[Turn]], field: str) -> None:
+def test_the_limit_that_truncates_episodes_is_named(turns: Callable[[], Sequence[Turn]], field: str) -> None:
     finding = judged("context-fits", ended(40, turns))
     assert finding.verdict == "Fail"
     assert finding.field == field

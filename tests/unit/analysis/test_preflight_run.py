@@ -71,7 +71,7 @@ def test_a_check_that_is_off_plays_and_finds_nothing() -> None:
     assert "deterministic" not in names(findings(baseline, [], {"deterministic": "Off"}))
 
 
-def test_the_gravest_come_first() -> None:
+def test_the_gravest_findings_come_first() -> None:
     assert [each.verdict for each in gravest_first(with_verdicts("Pass", "Unknown", "Warn", "Fail"))] == [
         "Fail",
         "Warn",

@@ -25,7 +25,7 @@ def test_an_interval_is_clopper_and_pearsons(hits: int, more: int) -> None:
     assert (found.low, found.high) == (pytest.approx(expected.low), pytest.approx(expected.high))
 
 
-def test_a_share_of_nothing_says_nothing() -> None:
+def test_a_share_of_no_trials_has_the_widest_interval() -> None:
     assert shares.share(0, 0) == shares.Share(0.0, 0.0, 1.0, 0, 0)
 
 

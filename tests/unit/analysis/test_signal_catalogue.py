@@ -223,7 +223,7 @@ def test_steps_that_are_missing_raise_nothing(had: Callable[[int], bool]) -> Non
 
 
 @pytest.mark.parametrize("had", [lambda step: step % 17 < 12, with_luck], ids=["gaps", "luck"])
-def test_what_goes_wrong_is_raised_between_missing_steps(had: Callable[[int], bool]) -> None:
+def test_signals_are_raised_between_missing_steps(had: Callable[[int], bool]) -> None:
     """Every window is full at some time, and is judged then. No other signal is raised."""
     watch = Watch(UNVALIDATED)
     for step in filter(had, range(1, 200)):

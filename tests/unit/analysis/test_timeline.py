@@ -133,7 +133,7 @@ def test_the_waits_of_an_older_reports_batch_are_unknown() -> None:
     assert waiting(100, 120, [timing("a", 100, ("turn", 9))]) == {SAMPLING: 9, AGENT: 1, UNKNOWN: 10}
 
 
-def test_what_came_before_the_wait_does_not_count() -> None:
+def test_time_before_the_wait_does_not_count() -> None:
     assert waiting(110, 120, [timing("a", 100, ("turn", 19))]) == {SAMPLING: 9, AGENT: 1}
 
 

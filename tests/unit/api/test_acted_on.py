@@ -10,7 +10,7 @@ def test_default_signals_are_listed_once_gravest_first() -> None:
     assert tuple(name for name in SignalName if name in ACTED_ON) == ACTED_ON
 
 
-def test_the_reference_names_them() -> None:
+def test_the_reference_names_the_default_signals() -> None:
     text = CollapseSpec.model_fields["signals"].description
     assert text is not None
     assert [name for name in SignalName if name.value in text] == [*ACTED_ON]

@@ -21,7 +21,7 @@ def words(**fields: Any) -> str:
     return json.dumps({"reason": "DatasetEmpty", "message": "no rows"} | fields)
 
 
-def test_what_a_process_of_ours_writes_is_read_as_it_is() -> None:
+def test_our_own_termination_messages_are_read_unchanged() -> None:
     written = Termination(reason="DatasetEmpty", field="spec.data.train.uri", message="no rows; add some")
     assert exits.parse(written.model_dump_json()) == written
 
@@ -74,7 +74,7 @@ def test_no_message_of_a_pod_breaks_a_condition(reason: str, field: str | None, 
 
 
 @pytest.mark.parametrize("message", ["x" * 10_000, "é" * 10_000, '"' * 10_000, "\x01" * 10_000])
-def test_what_is_written_is_never_cut_by_kubernetes(message: str, tmp_path: Path) -> None:
+def test_kubernetes_never_cuts_our_termination_messages(message: str, tmp_path: Path) -> None:
     file = tmp_path / "log"
     file.touch()
     with pytest.raises(SystemExit):

@@ -22,7 +22,7 @@ def job(body: dict[str, Any]) -> RLTrainingJob:
 
 
 @pytest.mark.parametrize("case", WARNINGS, ids=title)
-def test_warns_of_what_the_table_says(case: dict[str, Any]) -> None:
+def test_guard_rails_warn_as_the_table_says(case: dict[str, Any]) -> None:
     warnings = recipes.warnings(job(changed(QUIET, case["set"])).spec)
     assert len(warnings) == len(case["says"]), warnings
     assert all(words in text for words, text in zip(case["says"], warnings, strict=True)), warnings
@@ -41,7 +41,7 @@ def test_a_warning_names_its_field_and_fits_where_it_is_shown() -> None:
     assert len(recipes.GUARD_RAILS) <= 24, "status.warnings holds no more"
 
 
-def test_prints_what_is_known_of_a_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_advice_has_what_is_known_of_a_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(yaml.safe_dump(changed(QUIET, {"spec.model.base": "hf://openai/gpt-oss-20b"})))
     assert recipes.main([str(file)]) == 0
@@ -50,7 +50,7 @@ def test_prints_what_is_known_of_a_job(tmp_path: Path, capsys: pytest.CaptureFix
     assert "Warning: spec.optimizer.learningRate: gpt-oss needs a lower rate" in output
 
 
-def test_the_chart_carries_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_chart_has_the_same_guard_rails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     carried = CHART / "files" / "guard-rails.yaml"
     assert recipes.main(["--policy", str(carried), "--check"]) == 0, capsys.readouterr().err
     entries = yaml.safe_load(carried.read_text())

@@ -174,9 +174,7 @@ def test_an_ambiguous_model_is_of_no_family(base: str) -> None:
     ("base", "way", "kind"),
     [*product([base for base, *_ in MEMBERS], WAYS, ["as it comes"]), *product(VARIED, WAYS, JOBS)],
 )
-def test_what_is_printed_passes_rails_and_preflight_once_pasted(
-    base: str, way: str, kind: str, tmp_path: Path
-) -> None:
+def test_a_pasted_recipe_passes_rails_and_preflight(base: str, way: str, kind: str, tmp_path: Path) -> None:
     spec = pasted(changed(SMALLEST, {"spec.model.base": base} | WAYS[way] | JOBS[kind])).spec
     found = recipe(base)
     assert found is not None
@@ -227,7 +225,7 @@ def test_examples_get_no_warning_but_a_very_small_models_rate(name: str) -> None
     assert [text for text in warnings if "on very small models" not in text] == []
 
 
-def test_the_page_says_the_same() -> None:
+def test_the_page_has_the_same_recipes() -> None:
     page = (ROOT / "docs" / "recipes.md").read_text()
     for family in FAMILIES:
         assert f"| {family.name} | {family.context_length} |" in page, family.name

@@ -69,7 +69,7 @@ def test_the_newest_field_says_the_licence(fields: dict[str, Any], expression: s
     assert licences.of_metadata(metadata(**fields), POLICY) == Licence("one", expression)
 
 
-def test_what_the_policy_states_comes_first() -> None:
+def test_a_licence_that_the_policy_states_comes_first() -> None:
     licence = licences.of_metadata(metadata("un_said", license="GPL-3.0-only"), POLICY)
     assert licence == Licence("un-said", "MIT")
 
@@ -137,7 +137,7 @@ def test_a_known_vulnerability_fails() -> None:
     assert fault == "other 1.0 has PYSEC-1: upgrade to 1.1 or later"
 
 
-def test_an_accepted_one_passes_until_its_day() -> None:
+def test_an_accepted_vulnerability_passes_until_its_day() -> None:
     assert vulnerabilities.judged(answer(CVE), POLICY, date(2026, 12, 31)) == []
     (fault,) = vulnerabilities.judged(answer(CVE), POLICY, date(2027, 1, 1))
     assert "accepted until 2026-12-31, which has passed" in fault

@@ -81,7 +81,7 @@ def test_a_ratio_is_a_median_of_pairs_and_a_failed_side_is_named() -> None:
     assert "Stops training" not in " ".join(section.read)
 
 
-def test_what_was_published_is_judged_by_its_bits() -> None:
+def test_published_weights_are_compared_bit_by_bit() -> None:
     version = {"kind": "delta", "bytes": 9, "stops": 1.0, "canary": 0.1, "copy": 0.1, "take": 0.2}
     beside = {"ours": [1.0, 1.0, 1.0], "trl": [2.0, 1.0, 3.0]}
     section = speed._section(

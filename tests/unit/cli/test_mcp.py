@@ -292,7 +292,7 @@ async def test_seconds_of_steps_are_in_the_answer(reader: InProcess) -> None:
     assert [each["step"] for each in found["steps"]] == every
 
 
-async def test_what_a_run_wrote_is_listed(reader: InProcess) -> None:
+async def test_artifacts_of_a_run_are_listed(reader: InProcess) -> None:
     found = answer(await reader.call_tool("artifacts", {"job": "desk"}))
     assert (found["best"], found["latest"]) == (2, 4)
     assert [each["step"] for each in found["weights"]] == [0, 2, 4]
@@ -528,7 +528,7 @@ async def test_every_argument_is_described(changer: InProcess) -> None:
             assert of.get("description"), f"{tool.name}.{name}"
 
 
-async def test_what_strangers_wrote_is_called_untrusted(reader: InProcess) -> None:
+async def test_text_of_strangers_is_called_untrusted(reader: InProcess) -> None:
     for tool in await reader.tools():
         if tool.name in ("logs", "trajectories"):
             assert "untrusted" in (tool.description or "")

@@ -31,7 +31,7 @@ def test_a_wrong_option_says_what_to_write(line: str, says: str) -> None:
     assert "Input should" not in done.stderr
 
 
-def test_what_typer_says_of_other_mistakes_is_kept() -> None:
+def test_typers_messages_for_other_mistakes_are_kept() -> None:
     assert words("--x and --y exclude each other", None) == "--x and --y exclude each other"
     assert words("'a' is not one of 'b'.", None) == '"a": write b'
 

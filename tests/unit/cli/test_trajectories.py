@@ -80,7 +80,7 @@ def test_an_episode_cannot_control_the_terminal() -> None:
     assert not any(each in text(replace(shown, episode=episode)) for each in "\x1b\x07")
 
 
-def test_all_are_shown_in_the_order_of_their_groups() -> None:
+def test_all_episodes_are_shown_in_the_order_of_groups() -> None:
     assert len(Filter().of(groups())) == 5
 
 

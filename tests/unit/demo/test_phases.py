@@ -47,7 +47,7 @@ def test_without_tracking_publishing_alone_is_weight_sync() -> None:
     assert phases.split(timed(100.0), JOB, 20.0, [STEP], {}, {}).weight_sync == pytest.approx(0.5)
 
 
-def test_what_overlaps_makes_no_phase_negative() -> None:
+def test_overlapping_times_make_no_phase_negative() -> None:
     assert phases.split(timed(10.0), JOB, 8.0, [STEP], {1: 5.0}, {}).sampling == 0.0
 
 

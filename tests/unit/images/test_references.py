@@ -53,7 +53,9 @@ def test_a_prefix_without_a_registry_is_for_this_machine_only(prefix: str) -> No
     ],
 )
 @pytest.mark.parametrize("push", [False, True])
-def test_what_cannot_be_part_of_a_name_is_refused(prefix: str, tag: str, option: str, push: bool) -> None:
+def test_text_that_cannot_be_part_of_a_name_is_refused(
+    prefix: str, tag: str, option: str, push: bool
+) -> None:
     with pytest.raises(BuildError, match=option):
         check(prefix, tag, push=push)
 

@@ -169,7 +169,7 @@ def test_nothing_is_typed_after_a_line_that_fails(shell: Shell) -> None:
     assert (done.code, done.printed) == (7, "one\n")
 
 
-def test_what_was_started_in_the_background_ends_with_the_shell(shell: Shell, tmp_path: Path) -> None:
+def test_background_processes_end_with_the_shell(shell: Shell, tmp_path: Path) -> None:
     with shell:
         done = shell.type(["sleep 60 > sleep.log 2>&1 &", "echo $!"])
         [pid] = done.printed.split()

@@ -367,7 +367,7 @@ class TestGateOfNobody:
             assert world.body["status"]["gate"] == {"result": "NotJudged", "message": found["message"]}
             world.later(30).carry_out()
 
-    def test_the_coordinators_last_write_does_not_undo_it(self) -> None:
+    def test_a_late_coordinator_write_keeps_the_gate_unjudged(self) -> None:
         world = gated(activeDeadlineSeconds=1000)
         world.later(1001).carry_out()
         reported(world, "Unknown", "Evaluating").objects.clear()
@@ -376,7 +376,7 @@ class TestGateOfNobody:
         assert world.body["status"]["gate"]["result"] == "NotJudged"
 
     @pytest.mark.parametrize(("status", "reason"), [("False", "GateNotPassed"), ("True", "Passed")])
-    def test_a_verdict_stays(self, status: str, reason: str) -> None:
+    def test_a_gates_verdict_is_kept(self, status: str, reason: str) -> None:
         world = reported(gated(activeDeadlineSeconds=1000), status, reason)
         made = world.later(1001).carry_out().status
         assert made is not None

@@ -114,7 +114,7 @@ def test_a_job_that_ended_before_the_budget_is_not_charged() -> None:
     assert found.status.limits[0].ended == "0.00"
 
 
-def test_what_was_used_beyond_a_grant_is_given_to_nobody_else() -> None:
+def test_usage_beyond_a_grant_is_granted_to_nobody_else() -> None:
     before = shared(budget(usd="100"), claim("a", needed="60", wished="60"))
     found = shared(before, claim("a", spent="80"), claim("b", needed="30"))
     assert parts(found) == {"a": ("80.00", None), "b": ("0.00", "30.00")}
@@ -388,7 +388,7 @@ def test_a_budget_that_cannot_be_read_changes_nothing() -> None:
     assert read(strange, MANAGER) == "unread"
 
 
-def test_without_the_budget_nothing_bounds_it_any_more() -> None:
+def test_without_a_budget_nothing_bounds_the_job() -> None:
     world = in_namespace(running(), "12.5")
     world.carry_out()
     world.budget = None

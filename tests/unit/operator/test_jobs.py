@@ -62,7 +62,7 @@ def test_a_job_is_fetched_once_for_each_announced_version() -> None:
     assert server.fetched == 2
 
 
-def test_what_the_operator_wrote_itself_is_not_fetched() -> None:
+def test_the_operators_own_writes_are_not_fetched() -> None:
     server, cache, jobs = new_jobs()
     identity = server.put(5)
     cache.put(copy.deepcopy(server.stored[KEY]))

@@ -115,7 +115,7 @@ class TestRestarting:
         )
         assert self.state(world) == "Restarting"
 
-    def test_before_the_first_step_it_is_still_starting(self) -> None:
+    def test_before_the_first_step_a_job_is_still_starting(self) -> None:
         world = running()
         assert self.state(world.gone("learner")) == "Starting"
 
@@ -139,7 +139,7 @@ class TestEvaluating:
         )
         assert world.is_true("Ready")
 
-    def test_when_it_is_over_the_job_trains_on(self) -> None:
+    def test_after_a_validation_the_job_trains_on(self) -> None:
         world = running()
         world.body["status"]["progress"] = {"step": 4, "evaluating": 4}
         world.carry_out()

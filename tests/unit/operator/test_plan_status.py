@@ -57,7 +57,7 @@ def test_a_checking_coordinator_is_the_preflight() -> None:
     assert world.body["status"]["reason"] == "Running"
 
 
-def test_what_a_passed_check_warns_of_is_in_the_condition() -> None:
+def test_a_passed_checks_warning_is_in_the_condition() -> None:
     world = fresh()
     checks = [
         {"name": "Dataset", "passed": True, "message": "8 rows"},
@@ -360,7 +360,7 @@ class TestFailures:
             ("CreateContainerConfigError", 'secret "keys" not found', "CreateFailed"),
         ],
     )
-    def test_what_blocks_a_pod_is_reported_and_then_ends_the_job(
+    def test_a_blocked_pod_is_reported_and_then_ends_the_job(
         self, reason: str, message: str, expected: str
     ) -> None:
         world = started(pendingDeadlineSeconds=600)

@@ -229,7 +229,7 @@ class TestBothKinds:
                 found.setdefault(owner["kind"], set()).add(body["metadata"]["name"])
         return found
 
-    def test_each_has_its_own_objects_and_status(self) -> None:
+    def test_each_kind_has_its_own_objects_and_status(self) -> None:
         desk = self.both()
         for _ in range(2):
             desk.reconcile()
@@ -241,7 +241,7 @@ class TestBothKinds:
         assert desk.server.objects[self.KEY]["status"]["candidates"][0]["name"] == "base"
         assert "candidates" not in desk.server.objects[KEY]["status"]
 
-    def test_one_is_taken_down_without_the_other(self) -> None:
+    def test_one_kind_is_taken_down_without_the_other(self) -> None:
         desk = self.both()
         for _ in range(2):
             desk.reconcile()

@@ -118,7 +118,7 @@ def test_jobs_of_a_namespace_whose_budget_is_gone_are_listed() -> None:
 
 
 @pytest.mark.parametrize("whose", ["budget", "jobs"])
-def test_what_another_operator_manages_is_left_alone(whose: str) -> None:
+def test_budgets_and_jobs_of_other_operators_are_left_alone(whose: str) -> None:
     other = {"managedBy": "example.com/operator"}
     team = Namespace(usd="100", **(other if whose == "budget" else {}))
     for number in (1, 2) if whose == "jobs" else ():
@@ -144,7 +144,7 @@ def test_an_unreadable_job_keeps_its_grant_and_blocks_none() -> None:
     assert team.granted() == {"job1": "12.00", "job2": "5.00"}
 
 
-def test_what_jobs_have_used_alone_is_written_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_usage_alone_is_written_only_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     team = Namespace()
     team.put(1, needs("12"))
     team.share()
