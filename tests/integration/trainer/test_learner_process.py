@@ -315,7 +315,7 @@ async def test_a_pointer_moved_back_retrains_in_a_new_incarnation(
     assert again.reports[-1].weights.files == before.weights.files
 
 
-async def test_sigterm_ends_a_learner_without_new_steps_at_once(tmp_path: Path, model: Path) -> None:
+async def test_sigterm_ends_a_waiting_learner_at_once(tmp_path: Path, model: Path) -> None:
     config = rig.job(tmp_path, model, lora=LORA)
     served = rig.ScriptedCoordinator(batches(), hold=10**6)
     async with served.serving() as url, rig.learner(config, tmp_path, url) as process:
