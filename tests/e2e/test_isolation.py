@@ -112,7 +112,7 @@ def scene(bench: Any, shared_job: str) -> Iterator[Scene]:
 
 
 def metrics_port(pod: dict[str, Any], role: str) -> int:
-    """The port that the chart's PodMonitors name, of a pod of this role."""
+    """The port of a pod that the chart's PodMonitors name for its role."""
     ports = [port for container in pod["spec"]["containers"] for port in container.get("ports", [])]
     [number] = [port["containerPort"] for port in ports if port.get("name") == PORTS[role]]
     return int(number)

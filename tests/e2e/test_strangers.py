@@ -223,7 +223,7 @@ def test_a_sandbox_reaches_nothing_from_its_first_moment(
 
 
 def test_code_that_a_tool_starts_gets_nothing_of_its_server(scored: list[dict[str, Any]]) -> None:
-    """It runs as the server's own user, where the environment does not say `runsCode`."""
+    """It runs as the server's own user unless the environment sets `runsCode`."""
     assert {(each["seen"], each["got"]) for each in scored} == {(1, 0)}
 
 

@@ -35,7 +35,7 @@ ROWS = {"train": 96, "validation": 64, "test": 32}
 
 @dataclass(frozen=True)
 class Came:
-    """What a job's preflight estimated, and what the job then did."""
+    """What a job's preflight estimated, and what the job then cost and did."""
 
     job: Job
     report: Json

@@ -43,7 +43,7 @@ LATER: Final = ("clean-039", "clean-040")
 REDEFINED: Final = (
     "ScoreDiverged, RewardOneSided, and the label of an entropy that rises while the reward falls"
 )
-"""What was redefined after the split `held_out` had been looked at."""
+"""What was redefined after the results on the split `held_out` had been seen."""
 BEFORE: Final = (
     "With the earlier definitions, 35 of the 38 symptoms of `held_out` were found. Of the alarms in its 586 "
     "clean steps, 2 were false: 3.41 in 1,000 (as told at commit f8d202d)."
@@ -54,7 +54,7 @@ REDEFINED_SINCE: Final = (
     "were written: batches without an advantage that are unsolved by their mean, malformed calls, and a norm "
     "that jumps"
 )
-"""What was redefined after the split `fresh` had been looked at."""
+"""What was redefined after the results on the split `fresh` had been seen."""
 BEFORE_SINCE: Final = (
     "With the earlier definitions and labels, 15 of its 15 symptoms were found. Of the alarms in its 1,058 "
     "clean steps, 4 were false: 3.78 in 1,000 (1.03 to 9.68; as told at commit cf5d4b5)."
@@ -72,7 +72,7 @@ REDEFINED_LAST: Final = (
     "MismatchTail look at more steps of old batches, so that one jump of the policy does not raise them. A "
     "label was written: a policy that falls apart and comes back."
 )
-"""What was redefined after the split `unseen` had been looked at."""
+"""What was redefined after the results on the split `unseen` had been seen."""
 BEFORE_UNTOUCHED: Final = (
     "With the definitions and labels as they were, 12 alarms of its 2,654 clean steps were false: 4.52 in "
     "1,000 (2.34 to 7.90). With those before `unseen` was looked at, 16 were: 6.03 in 1,000 (3.45 to 9.79). "
@@ -89,7 +89,7 @@ REDEFINED_UNTOUCHED: Final = (
     "ask for five medians in a row. A label was widened: around the steps at which a policy falls apart, "
     "its update and what it does are ill, too."
 )
-"""What was redefined after the split `untouched` had been looked at."""
+"""What was redefined after the results on the split `untouched` had been seen."""
 SEALED: Final = (
     "{found} of its {symptoms} symptoms are found, and {false} alarms of its {steps} clean steps are false: "
     "{rate} in 1,000 ({low} to {high}). The goal is at most {goal} in 1,000. That is {met} of the rate that "

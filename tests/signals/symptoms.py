@@ -75,7 +75,7 @@ def _sharpens(series: Series, begin: int) -> bool:
 
 
 def _collapses(series: Series, begin: int) -> bool:
-    """On average, less than half of the best five steps before is left."""
+    """On average, less than half of the best five steps before the symptom is left."""
     rewards = [_share(series, value) for step, value in series.curve(REWARD) if step < begin]
     best = max(fmean(rewards[max(0, end - 5) : end]) for end in range(1, len(rewards) + 1))
     return _share(series, mean_from(series, REWARD, begin)) < best / 2

@@ -118,7 +118,8 @@ def strict(schema: Json) -> Json:
 
 @cache
 def expression(pattern: str) -> re.Pattern[str]:
-    r"""A pattern as Go reads it, where `$` is the end and not the line break before it, which is Python's."""
+    r"""A pattern as Go reads it. There `$` matches only at the end, and not before a last line break as in
+    Python."""
     return re.compile(re.sub(r"(?<!\\)\$$", r"\\Z", pattern))
 
 
