@@ -90,7 +90,7 @@ def _frequent(baseline: Baseline) -> str:
 
 
 def _oracle(baseline: Baseline, label: Label, one: Sampled, at: int) -> Iterator[Script]:
-    """Scripts that give the label as the answer, after the calls of the row's best episode."""
+    """Replays of the row's best episode: its calls, and then the label as the answer."""
     full = [answer for other in baseline.scored[:200] if (answer := model_answer(other))]
     prompt = "\n".join(text_of(message) for message in prompt_messages(one))
     for name, text in list(writings(one.row.get(label.column), prompt, full[:20]))[:2]:
