@@ -21,7 +21,7 @@ SPANS_SECONDS: Final = 15.0
 LAST_SCRAPE_SECONDS: Final = 30.0
 """Maximum seconds that a finished coordinator waits for the last scrape: Prometheus' usual interval."""
 EXIT_SECONDS: Final = 135.0
-"""Seconds for the status that names report.json, for closing servers, and for the end of the pod."""
+"""Seconds for writing the status that names report.json, for closing servers, and for the end of the pod."""
 FINISHING_SECONDS: Final = (
     PAGE_SECONDS
     + TRACKING_SECONDS

@@ -192,7 +192,7 @@ GUARD_RAILS: Final = (
         f"!{BY_ROW} || (has({ALGORITHM}.clip) && has({ALGORITHM}.clip.low) && "
         f"double({ALGORITHM}.clip.low) >= {ROW_LOW} && double({ALGORITHM}.clip.high) <= {ROW_HIGH})",
         "spec.algorithm.clip (absent: 0.8 and 1.2) bounds the mean ratio of a training row, which moves far "
-        f"less than that of a token. Outside {ROW_LOW} to {ROW_HIGH} next to nothing is clipped; GSPO's "
+        f"less than that of a token. Bounds wider than {ROW_LOW} to {ROW_HIGH} clip almost nothing; GSPO's "
         "bounds are low: 0.9997 and high: 1.0004",
         _clips_rows,
     ),

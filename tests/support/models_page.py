@@ -44,7 +44,7 @@ It also includes a call as JSON without the family's tags, and one whose argumen
 The columns:
 
 - **Reader:** the name for `toolCallParser`.
-- **Calls:** a call is read as the template wrote it.
+- **Calls:** the reader finds a call that the template wrote, with its name and arguments.
 - **Arguments:** every type of JSON, quotes, lines and letters of every script are read back unchanged.
 - **Text before:** text before a call is kept apart from it.
 - **Reasoning:** reasoning is separated from the text after it. `none`: the form has no place for it.

@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from typing import Any, Protocol, runtime_checkable
 
@@ -155,7 +156,7 @@ class Turns:
             placed = asyncio.Event()
             turn = Turn(request, asyncio.create_task(self._sample(ask, placed)), placed)
             self._by_request[request].append(turn)
-            turn.task.add_done_callback(lambda _, turn=turn: self._settle(turn))
+            turn.task.add_done_callback(partial(self._settle, turn))
         turn.waiting += 1
         client = Client(turn)
         try:
@@ -200,7 +201,7 @@ class Turns:
             self.rollout.unanswered(turn.task.result().node)
         client.has_it = False
 
-    def _settle(self, turn: Turn) -> None:
+    def _settle(self, turn: Turn, _: object = None) -> None:
         """Note that no client waits for a turn's answer any more, if that is so.
 
         This also reads a task's exception: asyncio logs an exception that nobody has read.
