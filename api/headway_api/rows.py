@@ -92,7 +92,11 @@ def _csv(text: str) -> Iterator[Row]:
     csv.field_size_limit(bounds.ROW)
     number = 0
     try:
-        for row in csv.DictReader(io.StringIO(text, newline=""), strict=True):
+        reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+        columns = list(reader.fieldnames or ())
+        if twice := next((name for name in columns if columns.count(name) > 1), None):
+            raise ValueError(f"two columns are named {shortened(twice, 60)!r}; rename one")
+        for row in reader:
             if None in row:  # DictReader puts surplus cells there
                 raise ValueError(
                     f"row {number} has more cells than there are columns; quote cells with commas"

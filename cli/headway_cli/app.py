@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from importlib.metadata import version
 from typing import Annotated
@@ -79,6 +80,9 @@ def headway(
 def main() -> None:
     """Entry point."""
     output = sys.stdout
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # an episode may have letters that a terminal lacks
+            stream.reconfigure(errors="replace")
     try:
         app(prog_name="headway")
     except SystemExit as ended:

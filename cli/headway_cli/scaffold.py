@@ -22,7 +22,7 @@ GENERATOR: Final = "generate.py"
 GENERATE_SECONDS: Final = 60
 IGNORE: Final = "__pycache__/\n.headway/\ntiny-model/\n"
 """Content of .gitignore: generated files, and the keys of local jobs."""
-UNQUOTED: Final = re.compile(r'["\\\x00-\x1f]')
+UNQUOTED: Final = re.compile(r'[":\\\x00-\x1f]')
 """Characters that a path in job.yaml may not have."""
 
 
@@ -101,7 +101,7 @@ def write(folder: Path, template: Template, given: str | None = None) -> list[Pa
 
 def _require_empty(folder: Path) -> None:
     if UNQUOTED.search(str(folder)):
-        raise ProjectError(f"{folder}: write a folder whose path has no quotes and no backslashes")
+        raise ProjectError(f"{folder}: write a folder whose path has no quotes, colons or backslashes")
     if folder.exists() and not folder.is_dir():
         raise ProjectError(f"{folder} is a file: write the name of a folder")
     if folder.is_dir() and any(folder.iterdir()):

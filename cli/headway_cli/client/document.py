@@ -28,7 +28,7 @@ def made(spec: Spec, kind: str, name: str | None, changes: Mapping[str, Any]) ->
         changes: fields of the job's spec, merged into it block by block.
 
     Raises:
-        ManifestError: it is not a job, is of another kind, or has no name.
+        ManifestError: it is not a job, is of another kind, has no name, or a change is not JSON.
     """
     read = dict(spec) if isinstance(spec, Mapping) else manifest.read(Path(spec))
     job: Json = json.loads(json.dumps(read, default=str))
@@ -43,7 +43,27 @@ def made(spec: Spec, kind: str, name: str | None, changes: Mapping[str, Any]) ->
         job["metadata"]["name"] = name
     if not manifest.NAME.fullmatch(str(job["metadata"].get("name"))):
         raise ManifestError("metadata.name: write a name of a-z, 0-9 and -, such as my-job")
+    for key, value in changes.items():
+        _require_plain(value, f"spec.{key}")
     return {"apiVersion": names.API_VERSION, **job, "spec": laid_over(job["spec"], changes)}
+
+
+def _require_plain(value: object, at: str) -> None:
+    """Refuse a value that JSON does not have, such as a number of numpy.
+
+    Raises:
+        ManifestError: `value`, or a value within it, has another type.
+    """
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            _require_plain(each, f"{at}.{key}")
+    elif isinstance(value, list | tuple):
+        for number, each in enumerate(value):
+            _require_plain(each, f"{at}.{number}")
+    elif not isinstance(value, str | int | float | None):
+        raise ManifestError(
+            f"{at}: {type(value).__name__} is no type of JSON: write a str, int, float, bool, list or dict"
+        )
 
 
 def laid_over(block: Mapping[str, Any], changes: Mapping[str, Any]) -> Json:

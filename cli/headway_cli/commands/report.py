@@ -53,7 +53,8 @@ def report(
         found = reach(namespace, context, endpoint_url).stored(run, name_of(kind))
         decode = decoder(tokenizer, found.base)
         with readable(found.layout.root):
-            _write(out, page(found, decode), output)
+            html = page(found, decode)
+        _write(out, html, output)
 
 
 def compare(

@@ -83,6 +83,7 @@ def _leave(ended: Json) -> None:
     if progress.is_true(ended, "Complete"):
         return
     if progress.is_true(ended, "Failed"):
+        note("once its cause is corrected, --fresh deletes this job and runs it again")
         raise typer.Exit(FAILED)
     note(f"the job is not running: {progress.held_by(ended)}")
     raise typer.Exit(HELD)

@@ -24,7 +24,7 @@ from headway_api.job_folder import JobFolder
 from headway_api.mistakes import mistakes
 from headway_api.spec.evaluation import RLEvalJob
 from headway_api.spec.training import RLTrainingJob
-from headway_cli import progress
+from headway_cli import kubectl_yaml, progress
 from headway_cli.local.workloads import moment
 
 NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -45,7 +45,7 @@ def read(path: Path) -> Json:
         ManifestError: the file cannot be read, or has no job or several jobs.
     """
     try:
-        documents = list(yaml.safe_load_all(path.read_text()))
+        documents = kubectl_yaml.documents(path.read_text())
     except FileNotFoundError as error:
         raise ManifestError(
             f"{path} does not exist: name the file of a job, or write one with `headway init`"
@@ -54,6 +54,8 @@ def read(path: Path) -> Json:
         raise ManifestError(f"{path} is a folder: name the job's file in it: {path}/job.yaml") from error
     except OSError as error:
         raise ManifestError(f"{path}: {error.strerror}") from error
+    except RecursionError as error:
+        raise ManifestError(f"{path} is nested too deeply: write fewer levels") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ManifestError(f"{path} cannot be read as YAML: {_fault(error)}; correct it there") from error
     objects = [each for each in documents if isinstance(each, dict)]
@@ -105,8 +107,8 @@ def changed(job: Json, settings: Iterable[str]) -> Json:
             if not isinstance(at, dict):
                 raise ManifestError(f"--set {setting}: {key} has a value, not fields")
         try:
-            at[last] = yaml.safe_load(text)
-        except yaml.YAMLError as error:
+            at[last] = kubectl_yaml.value(text)
+        except (yaml.YAMLError, RecursionError) as error:
             raise ManifestError(f"--set {setting}: the value cannot be read as YAML") from error
     return made
 

@@ -48,8 +48,14 @@ def opened(
         raise ManifestError(
             f"{folder} is not the folder of a job, and is not empty: name another folder with --folder"
         )
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / f".{folder.name}.lock").open("w") as lock:
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = (folder.parent / f".{folder.name}.lock").open("w")
+    except OSError as error:
+        raise ManifestError(
+            f"{error.filename or folder}: {error.strerror}: name a folder that can be written with --folder"
+        ) from error
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
+from headway_api.bounds import shortened
 from headway_api.document import Json
+from headway_cli.local import manifest
 from headway_cli.mcp_server import verb
 from headway_cli.mcp_server.arguments import CheckAsked, OfFile
+from headway_cli.mcp_server.words import InvalidToolCallError
 from headway_cli.mcp_server.workspace import Workspace
 
 ESTIMATE_SECONDS: Final = 300.0
@@ -29,6 +34,34 @@ def check(workspace: Workspace, asked: CheckAsked) -> Json:
 
 def _output(name: str, workspace: Workspace, asked: OfFile, options: list[str], seconds: float) -> Json:
     file = workspace.file(asked.file)
+    if not workspace.allows_changes:
+        _require_own_addresses(file, asked.set_)
     options += [f"--set={each}" for each in asked.set_]
     found: Json = json.loads(verb.output([name, "--output=json", *options, "--", str(file)], seconds))
     return found
+
+
+def _require_own_addresses(file: Path, settings: Sequence[str]) -> None:
+    """Refuse settings that add an address to a job: a server that only reads contacts those of the file.
+
+    Raises:
+        InvalidToolCallError: a setting adds an address.
+    """
+    job = manifest.read(file)
+    own = set(_addresses(job))
+    if new := next((each for each in _addresses(manifest.changed(job, settings)) if each not in own), None):
+        raise InvalidToolCallError(
+            f"set: {shortened(new, 60)} is not in the file: a person must write it there"
+        )
+
+
+def _addresses(value: object) -> Iterator[str]:
+    """All addresses within a value, such as s3://BUCKET and http://HOST."""
+    if isinstance(value, str) and "://" in value:
+        yield value
+    elif isinstance(value, dict):
+        for each in (*value, *value.values()):
+            yield from _addresses(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _addresses(each)

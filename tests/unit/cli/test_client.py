@@ -10,6 +10,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -422,6 +423,24 @@ def test_an_object_that_is_not_a_job_is_refused(job: dict[str, Any], message: st
         document.made(job, names.TRAINING_KIND, None, {})
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"output": {"uri": Path("/x")}},
+            r"^spec\.output\.uri: PosixPath is no type of JSON: write a str, int",
+        ),
+        ({"schedule": {"maxSteps": Decimal(3)}}, r"^spec\.schedule\.maxSteps: Decimal is no type of JSON"),
+        ({"suites": [{"name": object()}]}, r"^spec\.suites\.0\.name: object is no type of JSON"),
+    ],
+)
+def test_a_change_that_is_not_json_is_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ManifestError, match=message):
+        document.made(
+            {"kind": "RLTrainingJob", "metadata": {"name": "a"}}, names.TRAINING_KIND, None, changes
+        )
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ManifestError, match=r"absent\.yaml does not exist: name the file"):
         TrainingClient(local=True, folder=tmp_path).train(tmp_path / "absent.yaml")
@@ -452,7 +471,7 @@ def test_a_job_runs_suspends_resumes_and_ends_with_its_starter(tmp_path: Path) -
         process = child.children[tmp_path / "mine"]
         process.let_go()  # as the operating system does whenever this process ends
         assert process.process.wait(60) == 130
-        with pytest.raises(RunHeldError, match="no process runs it"):
+        with pytest.raises(RunHeldError, match="no process runs this job"):
             run.wait(60)
     finally:
         child.children.pop(tmp_path / "mine").end()
@@ -479,7 +498,7 @@ def test_a_job_that_another_command_runs_goes_on(tmp_path: Path) -> None:
         run = client.run("sop-quickstart")
         assert run.poll() is None
         run.resume()  # this starts nothing
-    with pytest.raises(RunHeldError, match="no process runs it"):
+    with pytest.raises(RunHeldError, match="no process runs this job"):
         run.poll()
     with pytest.raises(ManifestError, match=r"modules=FOLDER"):
         run.resume()

@@ -98,6 +98,16 @@ def test_without_a_cluster_wrong_fields_are_named_first(
     assert (done.exit_code, says in done.stderr) == (2, True), done.stderr
 
 
+@pytest.mark.parametrize("name", ["", "a/b", "Desk", "t\u00e4st", "-a"])
+@pytest.mark.parametrize("verb", ["watch", "suspend", "resume"])
+def test_a_name_that_no_job_can_have_is_refused(stub: StubCluster, verb: str, name: str) -> None:
+    done = run(verb, "--", name)
+    assert (done.exit_code, stub.asked) == (2, [])
+    assert done.stderr == (
+        f"headway: {name!r} is no job's name: write a name of a-z, 0-9, - and ., such as my-job\n"
+    )
+
+
 def test_elements_of_a_list_have_the_fields_of_its_items() -> None:
     message = '.spec.candidates[name="a"].checkpoint.job: field not declared in schema'
     assert newer_fields.newer("RLEvalJob", message) == ['spec.candidates[name="a"].checkpoint.job']

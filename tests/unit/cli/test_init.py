@@ -125,7 +125,8 @@ def test_a_name_like_a_number_stays_text_in_the_job(tmp_path: Path, name: str) -
         ("desk", ["--name", "x" * 41], "at most 40 characters"),
         ("42", [], "the folder's name '42' cannot be a job's name: write --name"),
         ("...", [], "cannot be a job's name"),
-        ('a"b', ["--name", "desk"], "write a folder whose path has no quotes and no backslashes"),
+        ("a:b", ["--name", "desk"], "write a folder whose path has no quotes, colons or backslashes"),
+        ('a"b', ["--name", "desk"], "write a folder whose path has no quotes, colons or backslashes"),
     ],
 )
 def test_a_name_that_no_job_can_have_is_refused(

@@ -488,6 +488,24 @@ async def test_an_evaluation_is_made_of_options(changer: InProcess, stub: StubCl
     assert "--candidate" in error(await changer.call_tool("eval", {"from": "job.yaml", "candidates": ["x"]}))
 
 
+@pytest.mark.parametrize(
+    ("setting", "address"),
+    [
+        ("spec.output.endpointUrl=http://127.0.0.1:1", "http://127.0.0.1:1"),
+        ("spec.data={train: {uri: file:///etc/passwd}}", "file:///etc/passwd"),
+        ("spec.suites=[{name: a, image: s3://a/b}]", "s3://a/b"),
+    ],
+)
+async def test_a_reader_contacts_only_addresses_of_the_file(
+    reader: InProcess, changer: InProcess, project: Path, setting: str, address: str
+) -> None:
+    job_file(project)
+    asked = {"file": "job.yaml", "set": [setting]}
+    message = error(await reader.call_tool("estimate", asked))
+    assert message == f"set: {address} is not in the file: a person must write it there"
+    assert "is not in the file" not in error(await changer.call_tool("estimate", asked))
+
+
 async def test_a_reader_runs_no_code_of_the_project(
     reader: InProcess, changer: InProcess, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

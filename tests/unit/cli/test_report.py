@@ -76,6 +76,14 @@ def test_two_runs_are_compared(made: Made, tmp_path: Path) -> None:
     assert "spec.seed" in out.read_text()
 
 
+def test_a_run_without_steps_is_compared(made: Made, tmp_path: Path) -> None:
+    other, out = written_run.write(tmp_path, steps=0, name="begun", seed=3), tmp_path / "compare.html"
+    for words in ([str(made.folder), str(other.folder)], [str(other.folder), str(made.folder)]):
+        done = CliRunner().invoke(app, ["compare", *words, "--out", str(out)])
+        assert done.exit_code == 0, done.output
+        assert "begun" in out.read_text()
+
+
 def test_json_names_the_page_that_was_written(made: Made, tmp_path: Path) -> None:
     other, out = written_run.write(tmp_path, steps=3, name="slower", seed=3), tmp_path / "page.html"
     for words in (["report", str(made.folder)], ["compare", str(made.folder), str(other.folder)]):

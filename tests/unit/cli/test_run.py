@@ -48,6 +48,14 @@ def test_a_folder_of_no_job_is_left_alone(tmp_path: Path, fresh: bool) -> None:
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file" / "job", tmp_path / "file" / "deep" / "job", Path("/proc/job")):
+        refused = pytest.raises(ManifestError, match="name a folder that can be written with --folder")
+        with refused, opened(document(), folder, print):
+            pass
+
+
 def test_a_wrong_spec_throws_nothing_away(tmp_path: Path) -> None:
     with opened(document(), tmp_path / "job", print):
         pass

@@ -127,6 +127,7 @@ def test_a_byte_order_mark_is_not_part_of_the_first_column() -> None:
     [
         ("prompt,b\nx,y\nHello, you,z\n", "row 1 has more cells"),
         ("prompt,b\nx\n", "row 0 ends before column 'b'"),
+        ("prompt,b,prompt\nx,y,z\n", "two columns are named 'prompt'; rename one"),
     ],
 )
 def test_a_csv_with_rows_of_unequal_length_is_refused(data: str, says: str, tmp_path: Path) -> None:

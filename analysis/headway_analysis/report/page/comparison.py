@@ -84,8 +84,9 @@ def _rewards(run: TrainingRun, name: str) -> Line:
 def _drawn(
     title: str, unit: str, named: Mapping[str, TrainingRun], of: Callable[[TrainingRun, str], Line]
 ) -> Iterator[Chart]:
-    lines = tuple(of(run, name) for name, run in named.items())
-    if any(each.points for each in lines):
+    """The curves of the runs that have the metric; nothing if no run has it."""
+    made = (of(run, name) for name, run in named.items())
+    if lines := tuple(each for each in made if each.points):
         yield Chart(title, unit, lines)
 
 
