@@ -111,7 +111,7 @@ def test_a_make_target_that_a_page_names_exists(page: str, target: str) -> None:
 def test_a_page_of_hops_has_a_diagram_and_says_what_is_durable(page: Path) -> None:
     text = page.read_text()
     assert "```mermaid\nsequenceDiagram\n" in text
-    assert re.search(r"^## .*who may die$", text, re.MULTILINE)
+    assert re.search(r"^## .*survives when a process dies$", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", HOPS, ids=of_page)
