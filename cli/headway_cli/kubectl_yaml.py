@@ -1,7 +1,8 @@
 """Reads YAML as kubectl does, so that a job's file means the same here as on a cluster. Pure.
 
 PyYAML follows YAML 1.1: it reads `1e-4` as text, `12:30` as a number and `2026-11-03` as a date. kubectl
-reads a number and two texts, and refuses a key that is written twice.
+reads a number and two texts. A key that is written twice is refused, because all but the last value would
+be lost.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def test_numbers_of_a_job_and_of_set_are_numbers(tmp_path: Path) -> None:
         ("  a: " + "[" * 3000 + "]" * 3000 + "\n", "is nested too deeply: write fewer levels"),
     ],
 )
-def test_a_file_that_kubectl_refuses_is_refused(tmp_path: Path, text: str, says: str) -> None:
+def test_a_file_that_would_lose_its_meaning_is_refused(tmp_path: Path, text: str, says: str) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(JOB + text)
     with pytest.raises(ManifestError, match=says):
