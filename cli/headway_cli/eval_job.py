@@ -30,7 +30,11 @@ def written(
     Raises:
         ManifestError: an option or a field is wrong or missing.
     """
-    text = yaml.safe_dump(eval_manifest.manifest(asked, training), sort_keys=False)
+    made = eval_manifest.manifest(asked, training)
+    name = str(made["metadata"]["name"])
+    if not manifest.NAME.fullmatch(name):
+        raise ManifestError(f"--name {name}: write a name of a-z, 0-9 and -, such as my-eval")
+    text = yaml.safe_dump(made, sort_keys=False)
     file.write_text(text)
     document = manifest.read(file)
     _check(document, training, local=local)

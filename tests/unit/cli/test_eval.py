@@ -172,6 +172,7 @@ def test_a_gate_judges_the_first_candidate_except_the_baseline() -> None:
         (["--candidate", "Tuned!=hf://a/b"], "spec.candidates.0.name"),
         (["--model", "gpt"], "--model gpt: write NAME=checkpoint:JOB"),
         (["--data", "s3://b/rows"], "needs format"),
+        (["--name", "A B"], "headway: --name A B: write a name of a-z, 0-9 and -, such as my-eval"),
         (["--must-beat", "tuned-base", "--margin", "2x"], "spec.gate.margin"),
     ],
 )
