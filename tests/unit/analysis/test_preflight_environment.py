@@ -97,7 +97,7 @@ def test_the_order_of_tools_that_may_write_is_not_reversed(name: str) -> None:
 def test_an_environment_without_shared_state_is_isolated() -> None:
     finding = found("isolated", baseline=replace(desk_baseline(), probes=[NOWHERE]))
     assert finding.verdict == "Pass"
-    assert "Nothing of 2 episodes" in finding.observed
+    assert "No trace of 2 episodes" in finding.observed
     assert "1 destinations were tried, none reached" in finding.observed
 
 
