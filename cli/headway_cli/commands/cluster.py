@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -34,6 +35,9 @@ from headway_cli.commands.following import Mode, Output, Plain
 from headway_cli.local import manifest
 from headway_cli.runs import RunNotFoundError
 from headway_cli.where import is_local_job
+
+JOB_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+"""Names that Kubernetes accepts for an object."""
 
 
 def submit(
@@ -137,9 +141,12 @@ def _local_named(name: str, context: str | None, namespace: str | None) -> Itera
     """Explain an error of the cluster if the named job is a local job.
 
     Raises:
+        ClusterError: no job can have that name, such as the empty value of a shell's variable.
         RunNotFoundError: the cluster gave an error, and this machine has a job of that name. Only if neither
             --context nor -n was written, which mean a job on a cluster.
     """
+    if not JOB_NAME.fullmatch(name):
+        raise ClusterError(f"{name!r} is no job's name: write a name of a-z, 0-9, - and ., such as my-job")
     try:
         yield
     except ClusterError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -51,17 +50,7 @@ class KindOf(StrEnum):
         return names.TRAINING_KIND if self is KindOf.TRAINING else names.EVAL_KIND
 
 
-JOB_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-
-
-def _named(name: str) -> str:
-    """A job's name, which Kubernetes could have accepted. An unset variable of a shell is an empty name."""
-    if not JOB_NAME.fullmatch(name):
-        raise wrong(f"{name!r} is no job's name: write a name of a-z, 0-9, - and ., such as my-job")
-    return name
-
-
-Name = Annotated[str, typer.Argument(help="Name of the job.", callback=_named)]
+Name = Annotated[str, typer.Argument(help="Name of the job.")]
 JobKindOption = Annotated[KindOf, typer.Option(help="Which kind of job.")]
 AnyKind = Annotated[KindOf | None, typer.Option(help="Which kind of job on a cluster; default: either.")]
 Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Default: the context's.")]

@@ -78,7 +78,7 @@ async def test_no_episode_begins_before_a_served_judge_answers(tmp_path: Path) -
     ("answer", "field", "fix"),
     [
         (fails(401, "no"), "spec.judges[clerk].model", "delete the job and create it again"),
-        (fails(500, "dead"), "spec.judges[clerk]", "its servers restart"),
+        (fails(500, "dead"), "spec.judges[clerk]", "the job restarts its servers"),
     ],
 )
 async def test_failing_judge_is_a_fault_that_names_the_spec_field(
