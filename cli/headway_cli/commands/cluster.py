@@ -142,8 +142,8 @@ def _local_named(name: str, context: str | None, namespace: str | None) -> Itera
 
     Raises:
         ClusterError: no job can have that name, such as the empty value of a shell's variable.
-        RunNotFoundError: the cluster gave an error, and this machine has a job of that name. Only if neither
-            --context nor -n was written, which mean a job on a cluster.
+        RunNotFoundError: the cluster gave an error, and this machine has a job of that name. With --context
+            or -n a job on a cluster is meant, so the cluster's own error is raised.
     """
     if not JOB_NAME.fullmatch(name):
         raise ClusterError(f"{name!r} is no job's name: write a name of a-z, 0-9, - and ., such as my-job")
